@@ -1,0 +1,119 @@
+// Everything that walks one or two vectors: exp, norms, rope, add, f16, argmax, checksum. AVX2.
+#include "common.h"
+
+void gk_exp_f32_f32_avx2(float *x, size_t len) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        _mm256_storeu_ps(x + i, exp8(_mm256_loadu_ps(x + i)));
+    }
+    for (; i < len; i++) {
+        x[i] = _mm256_cvtss_f32(exp8(_mm256_set1_ps(x[i])));
+    }
+}
+
+float gk_sumsq_f32_f32_avx2(const float *x, size_t len) {
+    __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
+    for (size_t i = 0; i < len; i += LANES) {
+        float tail[LANES] = {0};
+        const float *from = x + i;
+        if (len - i < LANES) {
+            from = tail;
+            for (size_t j = i; j < len; j++) {
+                tail[j - i] = x[j];
+            }
+        }
+        __m256 x0 = _mm256_loadu_ps(from), x1 = _mm256_loadu_ps(from + 8);
+        low = _mm256_add_ps(low, _mm256_mul_ps(x0, x0));
+        high = _mm256_add_ps(high, _mm256_mul_ps(x1, x1));
+    }
+    return tree(low, high);
+}
+
+void gk_scale_f32_f32_f32_avx2(float *out, const float *x, const float *weight, float factor,
+                               size_t len) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(factor));
+        _mm256_storeu_ps(out + i, _mm256_mul_ps(scaled, _mm256_loadu_ps(weight + i)));
+    }
+    for (; i < len; i++) {
+        out[i] = x[i] * factor * weight[i];
+    }
+}
+
+void gk_rope_f32_f32_avx2(float *x, const float *cos_sin, size_t len) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i), turn = _mm256_loadu_ps(cos_sin + i);
+        __m256 straight = _mm256_mul_ps(v, _mm256_moveldup_ps(turn));
+        __m256 crossed = _mm256_mul_ps(_mm256_permute_ps(v, 0xb1), _mm256_movehdup_ps(turn));
+        _mm256_storeu_ps(x + i, _mm256_addsub_ps(straight, crossed));
+    }
+    for (; i < len; i += 2) {
+        float x0 = x[i], x1 = x[i + 1], cos = cos_sin[i], sin = cos_sin[i + 1];
+        x[i] = x0 * cos - x1 * sin;
+        x[i + 1] = x1 * cos + x0 * sin;
+    }
+}
+
+void gk_add_f32_f32_avx2(float *x, const float *y, size_t len) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        _mm256_storeu_ps(x + i, _mm256_add_ps(_mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
+    }
+    for (; i < len; i++) {
+        x[i] += y[i];
+    }
+}
+
+void gk_convert_f16_f32_avx2(uint16_t *out, const float *x, size_t len) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT);
+        _mm_storeu_si128((__m128i *)(void *)(out + i), halves);
+    }
+    for (; i < len; i++) {
+        out[i] = _cvtss_sh(x[i], _MM_FROUND_TO_NEAREST_INT);
+    }
+}
+
+size_t gk_argmax_u64_f32_avx2(const float *x, size_t len) {
+    // max_ps gives its second operand when the first is NaN, so NaN never enters.
+    __m256 m = _mm256_set1_ps(-__builtin_inff());
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        m = _mm256_max_ps(_mm256_loadu_ps(x + i), m);
+    }
+    for (; i < len; i++) {
+        m = _mm256_max_ps(_mm256_set1_ps(x[i]), m);
+    }
+    __m128 m4 = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+    __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
+    __m128 max = _mm_max_ss(m2, _mm_movehdup_ps(m2));
+    for (i = 0; i + 8 <= len; i += 8) {
+        __m256 equal = _mm256_cmp_ps(_mm256_loadu_ps(x + i), _mm256_broadcastss_ps(max), _CMP_EQ_OQ);
+        int mask = _mm256_movemask_ps(equal);
+        if (mask != 0) {
+            return i + (size_t)__builtin_ctz((unsigned)mask);
+        }
+    }
+    for (; i < len; i++) {
+        if (x[i] == _mm_cvtss_f32(max)) {
+            return i;
+        }
+    }
+    return len;
+}
+
+uint32_t gk_crc32c_u32_u8_avx2(uint32_t seed, const uint8_t *bytes, size_t len) {
+    typedef uint64_t word __attribute__((aligned(1), may_alias));
+    uint64_t crc = ~seed;
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        crc = _mm_crc32_u64(crc, *(const word *)(bytes + i));
+    }
+    for (; i < len; i++) {
+        crc = _mm_crc32_u8((uint32_t)crc, bytes[i]);
+    }
+    return ~(uint32_t)crc;
+}

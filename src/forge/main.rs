@@ -1,0 +1,2 @@
+//! `ganglion-forge`: the host tool.
+fn main() {}

@@ -1,0 +1,4 @@
+//! Room: forge.
+
+pub mod gguf;
+pub mod tokenizer;

@@ -1,0 +1,115 @@
+//! The resident section: every weight that is used for every token, in order of use.
+//!
+//! ```text
+//! down-unit exponents i32[layers] | rope frequencies f64[head_dim / 2]
+//! per layer: attn_norm f32[hidden] | q | k | v | o rows | ffn_norm f32[hidden]
+//!            | router f32[experts * hidden]
+//! output_norm f32[hidden] | head rows
+//! ```
+//!
+//! Each part starts at a multiple of [`PART_ALIGN`].
+
+use super::geometry::{BLOCK_BYTES, round_up};
+use super::shape::{Shape, Types};
+
+/// Alignment of each part.
+pub const PART_ALIGN: u64 = 64;
+
+/// A byte range of the resident section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// First byte, from the start of the section.
+    pub offset: u64,
+    /// Bytes, padding not counted.
+    pub bytes: u64,
+}
+
+/// Where each part of a layer stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerParts {
+    /// Norm before attention, f32[hidden].
+    pub attn_norm: Part,
+    /// Query rows, query_dim of them over hidden.
+    pub query: Part,
+    /// Key rows, kv_dim over hidden.
+    pub key: Part,
+    /// Value rows, kv_dim over hidden.
+    pub value: Part,
+    /// Output rows, hidden over query_dim.
+    pub output: Part,
+    /// Norm before the feed-forward network, f32[hidden].
+    pub ffn_norm: Part,
+    /// Router, f32[experts][hidden].
+    pub router: Part,
+}
+
+/// Where each part of the resident section stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resident {
+    /// One i32 a layer: the unit of the down accumulation is 2 to this power.
+    pub down_units: Part,
+    /// Rotary frequencies, f64[head_dim / 2].
+    pub rope: Part,
+    /// Parts of layer 0; layer `l` is `l * layer_bytes` further.
+    pub first_layer: LayerParts,
+    /// Bytes from one layer to the next.
+    pub layer_bytes: u64,
+    /// Final norm, f32[hidden].
+    pub output_norm: Part,
+    /// Head rows, vocab over hidden.
+    pub head: Part,
+    /// Bytes of the whole section, padded to blocks.
+    pub bytes: u64,
+}
+
+impl Resident {
+    /// The layout of `shape` stored as `types`.
+    pub const fn new(shape: &Shape, types: &Types) -> Resident {
+        let hidden_row = types.resident.row_bytes(shape.hidden);
+        let (down_units, at) = part(0, shape.layers * 4);
+        let (rope, start) = part(at, shape.head_dim / 2 * 8);
+        let (attn_norm, at) = part(start, shape.hidden * 4);
+        let (query, at) = part(at, shape.query_dim() * hidden_row);
+        let (key, at) = part(at, shape.kv_dim() * hidden_row);
+        let (value, at) = part(at, shape.kv_dim() * hidden_row);
+        let (output, at) = part(at, shape.hidden * types.resident.row_bytes(shape.query_dim()));
+        let (ffn_norm, at) = part(at, shape.hidden * 4);
+        let (router, at) = part(at, shape.experts * shape.hidden * 4);
+        let layer_bytes = at - start;
+        let at = start + layer_bytes * shape.layers;
+        let (output_norm, at) = part(at, shape.hidden * 4);
+        let (head, at) = part(at, shape.vocab * types.head.row_bytes(shape.hidden));
+        Resident {
+            down_units,
+            rope,
+            first_layer: LayerParts { attn_norm, query, key, value, output, ffn_norm, router },
+            layer_bytes,
+            output_norm,
+            head,
+            bytes: round_up(at, BLOCK_BYTES),
+        }
+    }
+
+    /// The parts of `layer`.
+    pub const fn layer(&self, layer: u64) -> LayerParts {
+        let by = layer * self.layer_bytes;
+        let p = &self.first_layer;
+        LayerParts {
+            attn_norm: shift(p.attn_norm, by),
+            query: shift(p.query, by),
+            key: shift(p.key, by),
+            value: shift(p.value, by),
+            output: shift(p.output, by),
+            ffn_norm: shift(p.ffn_norm, by),
+            router: shift(p.router, by),
+        }
+    }
+}
+
+const fn part(at: u64, bytes: u64) -> (Part, u64) {
+    (Part { offset: at, bytes }, round_up(at + bytes, PART_ALIGN))
+}
+
+const fn shift(part: Part, by: u64) -> Part {
+    Part { offset: part.offset + by, bytes: part.bytes }
+}

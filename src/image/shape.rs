@@ -1,0 +1,158 @@
+//! The shape of a model: the integers that fix every size in an image and in a plan.
+//!
+//! Read from `plans/models/*.toml` by the planner, from the header by the engine; the two must
+//! agree before a byte of weights is used.
+
+use super::geometry::{BLOCK_BYTES, Record, TAG_BYTES, WeightType, round_up};
+
+/// Most experts that may run for one token.
+pub const EXPERTS_USED_MAX: u64 = 16;
+
+/// What stands between gate, up and down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// relu(gate) * relu(up), as in TurboSparse.
+    DRelu,
+}
+
+impl Activation {
+    /// Name in model files and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::DRelu => "drelu",
+        }
+    }
+
+    /// Number in image headers.
+    pub const fn code(self) -> u32 {
+        match self {
+            Activation::DRelu => 1,
+        }
+    }
+
+    /// The activation of a header's number, or `None`.
+    pub const fn from_code(code: u32) -> Option<Activation> {
+        match code {
+            1 => Some(Activation::DRelu),
+            _ => None,
+        }
+    }
+}
+
+/// Dimensions of a decoder with a gated, expert-routed feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Transformer blocks.
+    pub layers: u64,
+    /// Width of the residual stream.
+    pub hidden: u64,
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: u64,
+    /// Width of a head; a multiple of 16.
+    pub head_dim: u64,
+    /// Experts a layer; 1 for a dense feed-forward network.
+    pub experts: u64,
+    /// Experts that run for a token.
+    pub experts_used: u64,
+    /// Neurons an expert.
+    pub ff: u64,
+    /// Token ids.
+    pub vocab: u64,
+    /// Gate function.
+    pub activation: Activation,
+    /// Whether the output head is the embedding matrix.
+    pub tied: bool,
+    /// Bytes of the packed tokenizer section.
+    pub tokenizer_bytes: u64,
+}
+
+impl Shape {
+    /// Width of the concatenated query heads.
+    pub const fn query_dim(&self) -> u64 {
+        self.heads * self.head_dim
+    }
+
+    /// Width of the concatenated key (or value) heads.
+    pub const fn kv_dim(&self) -> u64 {
+        self.kv_heads * self.head_dim
+    }
+
+    /// The first field outside the limits of the formats, as (name, largest or divisor, found).
+    ///
+    /// The limits keep every product of an image's and a plan's arithmetic far below 2^63.
+    pub const fn fault(&self) -> Option<(&'static str, u64, u64)> {
+        let limits = [
+            ("layers", self.layers, 1 << 10),
+            ("hidden", self.hidden, 1 << 16),
+            ("heads", self.heads, 1 << 10),
+            ("kv_heads", self.kv_heads, self.heads),
+            ("head_dim", self.head_dim, 1 << 10),
+            ("experts", self.experts, 1 << 10),
+            ("experts_used", self.experts_used, self.experts),
+            ("ff", self.ff, 1 << 20),
+            ("vocab", self.vocab, 1 << 22),
+            ("tokenizer_bytes", self.tokenizer_bytes, 1 << 30),
+        ];
+        let mut i = 0;
+        while i < limits.len() {
+            let (name, found, max) = limits[i];
+            if found == 0 || found > max {
+                return Some((name, max, found));
+            }
+            i += 1;
+        }
+        if self.experts_used > EXPERTS_USED_MAX {
+            return Some(("experts_used", EXPERTS_USED_MAX, self.experts_used));
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            return Some(("heads (a multiple of kv_heads)", self.kv_heads, self.heads));
+        }
+        if !self.head_dim.is_multiple_of(16) {
+            return Some(("head_dim (a multiple of 16)", 16, self.head_dim));
+        }
+        None
+    }
+
+    /// Neurons of the whole model.
+    pub const fn neurons(&self) -> u64 {
+        self.layers * self.experts * self.ff
+    }
+}
+
+/// How the weights of an image are stored. Part of the numerics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Types {
+    /// Neuron records.
+    pub records: WeightType,
+    /// Attention matrices.
+    pub resident: WeightType,
+    /// Output head.
+    pub head: WeightType,
+    /// Token embedding rows.
+    pub embedding: WeightType,
+}
+
+impl Types {
+    /// The record layout of these types for `shape`.
+    pub const fn record(&self, shape: &Shape) -> Record {
+        Record::aligned(self.records, shape.hidden)
+    }
+
+    /// Bytes of one (layer, expert)'s records on flash.
+    pub const fn expert_bytes(&self, shape: &Shape) -> u64 {
+        let record = self.record(shape);
+        record.units(shape.ff) * record.unit_bytes
+    }
+
+    /// Bytes of one embedding row on flash, its tag included.
+    pub const fn embedding_row_bytes(&self, shape: &Shape) -> u64 {
+        self.embedding.row_bytes(shape.hidden) + TAG_BYTES
+    }
+
+    /// Bytes of all embedding rows on flash.
+    pub const fn embedding_bytes(&self, shape: &Shape) -> u64 {
+        round_up(self.embedding_row_bytes(shape) * shape.vocab, BLOCK_BYTES)
+    }
+}

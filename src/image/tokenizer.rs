@@ -1,0 +1,329 @@
+//! The packed tokenizer: how its section of an image lies in memory.
+//!
+//! The packer (`forge::tokenizer`) writes it, the token room reads it in place; both ask here for
+//! every offset. Little-endian, starts at a multiple of [`SECTION_ALIGN`]; the header's counts fix
+//! the rest:
+//!
+//! ```text
+//! TokenizerHeader
+//! merges         Merge[merge_slots]        open addressing by (left, right), linear probing
+//! token_offsets  u32[token_count + 1]      token i = blob[token_offsets[i]..token_offsets[i + 1]]
+//! byte_ids       u32[256]                  token a byte starts as, or NONE
+//! special_first  u32[257]                  special_ids that start with byte b:
+//!                                          special_first[b]..special_first[b + 1]
+//! special_ids    u32[special_count]        by first byte, longest first, then by id
+//! token_types    u8[token_count]           TokenType codes
+//! blob           u8[blob_bytes]            the tokens' bytes, back to back
+//! ```
+//!
+//! Each table starts at a multiple of [`SECTION_ALIGN`], the gaps are zero.
+
+use bytemuck::{Pod, Zeroable};
+
+/// First bytes of the section; the last one is the version of this layout.
+pub const MAGIC: [u8; 8] = *b"GNGLTOK1";
+/// "No such token": an absent BOS or EOS, a byte without a token, an empty merge slot.
+pub const NONE: u32 = u32::MAX;
+/// The section and each of its tables start at a multiple of this.
+pub const SECTION_ALIGN: u64 = 16;
+/// Flag: the model expects BOS before a prompt.
+pub const FLAG_ADD_BOS: u32 = 1;
+
+/// The head of the section. Every field is little-endian.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable, PartialEq, Eq)]
+pub struct TokenizerHeader {
+    /// [`MAGIC`].
+    pub magic: [u8; 8],
+    /// Bytes of the section, header included.
+    pub section_bytes: u32,
+    /// [`TokenizerModel`] code.
+    pub model: u32,
+    /// [`PreTokenizer`] code.
+    pub pre: u32,
+    /// [`FLAG_ADD_BOS`] or 0.
+    pub flags: u32,
+    /// Token that begins a text, or [`NONE`].
+    pub bos: u32,
+    /// Token that ends a text, or [`NONE`].
+    pub eos: u32,
+    /// Tokens in the vocabulary.
+    pub token_count: u32,
+    /// Bytes of the longest token.
+    pub token_bytes_max: u32,
+    /// Bytes of all tokens.
+    pub blob_bytes: u32,
+    /// Merges in the table.
+    pub merge_count: u32,
+    /// Slots of the merge table; more than `merge_count`.
+    pub merge_slots: u32,
+    /// Slots a look-up visits at most.
+    pub merge_probe_max: u32,
+    /// Special tokens: control, user-defined and unknown ones.
+    pub special_count: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// A slot of the merge table: tokens `left` and `right`, side by side, become `merged`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable, PartialEq, Eq)]
+pub struct Merge {
+    /// Left token, or [`NONE`] in an empty slot.
+    pub left: u32,
+    /// Right token.
+    pub right: u32,
+    /// Place in the model's list of merges: the lowest is applied first.
+    pub rank: u32,
+    /// The token they become.
+    pub merged: u32,
+}
+
+impl Merge {
+    /// A slot that holds nothing.
+    pub const EMPTY: Merge = Merge { left: NONE, right: NONE, rank: NONE, merged: NONE };
+
+    /// Slots of a table of `count` merges: two thirds full, and never without an empty slot.
+    pub const fn slots(count: u32) -> u64 {
+        count as u64 + count as u64 / 2 + 1
+    }
+
+    /// Slot where the search for a pair starts in a table of `slots`.
+    pub const fn home(left: u32, right: u32, slots: u32) -> u32 {
+        let key = ((left as u64) << 32) | right as u64;
+        let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        (((mixed >> 32) * slots as u64) >> 32) as u32
+    }
+}
+
+/// How a text becomes tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenizerModel {
+    /// Byte-level BPE: a piece starts as bytes, pairs merge by rank.
+    Gpt2,
+}
+
+impl TokenizerModel {
+    /// Every model, in the order of [`TokenizerModel::code`].
+    pub const ALL: [TokenizerModel; 1] = [TokenizerModel::Gpt2];
+
+    /// Value of GGUF's `tokenizer.ggml.model`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TokenizerModel::Gpt2 => "gpt2",
+        }
+    }
+
+    /// Number in the header.
+    pub const fn code(self) -> u32 {
+        match self {
+            TokenizerModel::Gpt2 => 0,
+        }
+    }
+
+    /// The model of a header's number, or `None`.
+    pub const fn from_code(code: u32) -> Option<TokenizerModel> {
+        match code {
+            0 => Some(TokenizerModel::Gpt2),
+            _ => None,
+        }
+    }
+}
+
+/// How a text is cut into pieces that merges never cross.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreTokenizer {
+    /// GPT-2's expression: contractions, words, numbers, other signs, white space.
+    Gpt2,
+}
+
+impl PreTokenizer {
+    /// Every pre-tokenizer, in the order of [`PreTokenizer::code`].
+    pub const ALL: [PreTokenizer; 1] = [PreTokenizer::Gpt2];
+
+    /// Value of GGUF's `tokenizer.ggml.pre`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PreTokenizer::Gpt2 => "gpt-2",
+        }
+    }
+
+    /// Number in the header.
+    pub const fn code(self) -> u32 {
+        match self {
+            PreTokenizer::Gpt2 => 0,
+        }
+    }
+
+    /// The pre-tokenizer of a header's number, or `None`.
+    pub const fn from_code(code: u32) -> Option<PreTokenizer> {
+        match code {
+            0 => Some(PreTokenizer::Gpt2),
+            _ => None,
+        }
+    }
+}
+
+/// What a token is for. Codes are those of GGUF's `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenType {
+    /// Text.
+    Normal,
+    /// Stands for what the vocabulary can't say.
+    Unknown,
+    /// Steers the model (BOS, EOS, roles of a chat); not text.
+    Control,
+    /// Text added after training of the vocabulary; matched before anything else.
+    UserDefined,
+    /// Never produced.
+    Unused,
+    /// One byte.
+    Byte,
+}
+
+impl TokenType {
+    /// Number in the table of types and in GGUF.
+    pub const fn code(self) -> u8 {
+        match self {
+            TokenType::Normal => 1,
+            TokenType::Unknown => 2,
+            TokenType::Control => 3,
+            TokenType::UserDefined => 4,
+            TokenType::Unused => 5,
+            TokenType::Byte => 6,
+        }
+    }
+
+    /// The type of a number, or `None`.
+    pub const fn from_code(code: u8) -> Option<TokenType> {
+        match code {
+            1 => Some(TokenType::Normal),
+            2 => Some(TokenType::Unknown),
+            3 => Some(TokenType::Control),
+            4 => Some(TokenType::UserDefined),
+            5 => Some(TokenType::Unused),
+            6 => Some(TokenType::Byte),
+            _ => None,
+        }
+    }
+
+    /// Whether a text is searched for it as a whole.
+    pub const fn is_special(self) -> bool {
+        matches!(self, TokenType::Control | TokenType::UserDefined | TokenType::Unknown)
+    }
+}
+
+/// Byte offsets of the tables from the start of the section.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenizerLayout {
+    /// Of the merge table.
+    pub merges: u64,
+    /// Of the tokens' offsets.
+    pub token_offsets: u64,
+    /// Of the tokens bytes start as.
+    pub byte_ids: u64,
+    /// Of the index of the special tokens.
+    pub special_first: u64,
+    /// Of the special tokens.
+    pub special_ids: u64,
+    /// Of the tokens' types.
+    pub token_types: u64,
+    /// Of the tokens' bytes.
+    pub blob: u64,
+    /// Bytes of the section.
+    pub section_bytes: u64,
+}
+
+impl TokenizerLayout {
+    /// The layout that follows from the counts of `header`, whatever they are: no sum of 32-bit
+    /// counts overflows here.
+    pub const fn of(header: &TokenizerHeader) -> TokenizerLayout {
+        let merges = align(size_of::<TokenizerHeader>() as u64);
+        let slots = header.merge_slots as u64;
+        let token_offsets = align(merges + slots * size_of::<Merge>() as u64);
+        let byte_ids = align(token_offsets + (header.token_count as u64 + 1) * 4);
+        let special_first = align(byte_ids + 256 * 4);
+        let special_ids = align(special_first + 257 * 4);
+        let token_types = align(special_ids + header.special_count as u64 * 4);
+        let blob = align(token_types + header.token_count as u64);
+        let section_bytes = align(blob + header.blob_bytes as u64);
+        TokenizerLayout {
+            merges,
+            token_offsets,
+            byte_ids,
+            special_first,
+            special_ids,
+            token_types,
+            blob,
+            section_bytes,
+        }
+    }
+}
+
+const fn align(offset: u64) -> u64 {
+    offset.div_ceil(SECTION_ALIGN) * SECTION_ALIGN
+}
+
+const _: () = assert!(size_of::<TokenizerHeader>() == 64 && size_of::<Merge>() == 16);
+const _: () = assert!(cfg!(target_endian = "little"), "images are read in place, little-endian");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_name_what_they_came_from() {
+        for (index, model) in TokenizerModel::ALL.into_iter().enumerate() {
+            assert_eq!(model.code() as usize, index);
+            assert_eq!(TokenizerModel::from_code(model.code()), Some(model));
+        }
+        for (index, pre) in PreTokenizer::ALL.into_iter().enumerate() {
+            assert_eq!(pre.code() as usize, index);
+            assert_eq!(PreTokenizer::from_code(pre.code()), Some(pre));
+        }
+        assert_eq!(TokenizerModel::from_code(1), None);
+        assert_eq!(PreTokenizer::from_code(1), None);
+        for code in 1..=6 {
+            assert_eq!(TokenType::from_code(code).map(TokenType::code), Some(code));
+        }
+        assert_eq!(TokenType::from_code(0), None);
+        assert_eq!(TokenType::from_code(7), None);
+    }
+
+    #[test]
+    fn a_small_section_by_hand() {
+        let header = TokenizerHeader {
+            token_count: 5,
+            blob_bytes: 17,
+            merge_slots: 4,
+            special_count: 1,
+            ..Zeroable::zeroed()
+        };
+        let layout = TokenizerLayout::of(&header);
+        assert_eq!(layout.merges, 64);
+        assert_eq!(layout.token_offsets, 64 + 4 * 16);
+        assert_eq!(layout.byte_ids, 128 + 32); // 6 offsets: 24 bytes
+        assert_eq!(layout.special_first, 160 + 1024);
+        assert_eq!(layout.special_ids, 1184 + 1040); // 257 * 4 = 1028
+        assert_eq!(layout.token_types, 2224 + 16);
+        assert_eq!(layout.blob, 2240 + 16);
+        assert_eq!(layout.section_bytes, 2256 + 32);
+    }
+
+    #[test]
+    fn homes_stay_in_the_table_and_spread() {
+        let slots = 97;
+        let mut hits = [0u32; 97];
+        for left in 0..97 {
+            for right in 0..100 {
+                hits[Merge::home(left, right, slots) as usize] += 1;
+            }
+        }
+        // 100 a slot on average; a fair spread stays within five standard deviations (50).
+        assert!(hits.iter().all(|&hit| (50..150).contains(&hit)), "{hits:?}");
+        assert_eq!(Merge::slots(0), 1);
+        assert_eq!(Merge::slots(4), 7);
+        assert!(Merge::slots(u32::MAX) > u64::from(u32::MAX));
+    }
+}

@@ -1,0 +1,296 @@
+//! Tools: the arithmetic of the forward pass, as a table of kernels per instruction set.
+//!
+//! Used by `cluster`, `model` and `token`, through [`Kernels`]. Invariants: every table gives the
+//! same bits as the twin (`twin.rs`), which is the definition of the canonical arithmetic; every
+//! method checks its lengths before a kernel runs; nothing allocates, nothing calls libm.
+//!
+//! The C sources, their names and the arithmetic in short are in `kernels/README.md`.
+#![allow(unsafe_code)] // calls into C kernels, each behind a check of lengths and of the CPU
+
+pub mod accumulator;
+mod isa;
+pub mod math;
+mod twin;
+
+pub use accumulator::{Accumulator, DownItem, Overflow, accumulator_len};
+pub use isa::Isa;
+
+use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
+use accumulator::UNIT_EXPONENTS;
+use half::f16;
+
+/// A vector that rows are multiplied with.
+///
+/// f16 rows use `values`; q8 and q4 rows use `codes` and `scales`, as [`Kernels::quantize`] writes
+/// them. A part that no row needs may be empty.
+#[derive(Clone, Copy, Debug)]
+pub struct Activation<'a> {
+    len: usize,
+    values: &'a [f32],
+    codes: &'a [i8],
+    scales: &'a [f32],
+}
+
+impl<'a> Activation<'a> {
+    /// A vector of `len` values: `values` and `codes` are `padded_len(len)` long with a zero tail,
+    /// `scales` is `padded_groups(len)` long; either kind may be empty.
+    pub fn new(len: usize, values: &'a [f32], codes: &'a [i8], scales: &'a [f32]) -> Self {
+        let (padded, groups) = (padded_len(len as u64), padded_groups(len as u64));
+        assert!(values.is_empty() || values.len() as u64 == padded);
+        assert!(codes.is_empty() || codes.len() as u64 == padded);
+        assert!(codes.is_empty() == scales.is_empty());
+        assert!(scales.is_empty() || scales.len() as u64 == groups);
+        Activation { len, values, codes, scales }
+    }
+}
+
+/// Cached keys and values of one head: `[n][head_dim]` each, row after row.
+#[derive(Clone, Copy, Debug)]
+pub enum KvView<'a> {
+    /// 32-bit floats.
+    F32 {
+        /// Keys.
+        keys: &'a [f32],
+        /// Values, as many as keys.
+        values: &'a [f32],
+    },
+    /// Bits of half floats.
+    F16 {
+        /// Keys.
+        keys: &'a [u16],
+        /// Values, as many as keys.
+        values: &'a [u16],
+    },
+}
+
+impl KvView<'_> {
+    /// Elements of the keys, if the values have as many.
+    fn checked_len(&self) -> Option<usize> {
+        let (keys, values) = match self {
+            KvView::F32 { keys, values } => (keys.len(), values.len()),
+            KvView::F16 { keys, values } => (keys.len(), values.len()),
+        };
+        (keys == values).then_some(keys)
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            KvView::F32 { keys, .. } => keys.len(),
+            KvView::F16 { keys, .. } => keys.len(),
+        }
+    }
+
+    fn key(&self, index: usize) -> f32 {
+        match self {
+            KvView::F32 { keys, .. } => keys[index],
+            KvView::F16 { keys, .. } => f16::from_bits(keys[index]).to_f32(),
+        }
+    }
+
+    fn value(&self, index: usize) -> f32 {
+        match self {
+            KvView::F32 { values, .. } => values[index],
+            KvView::F16 { values, .. } => f16::from_bits(values[index]).to_f32(),
+        }
+    }
+}
+
+// One type per signature. They are unsafe to call because a kernel trusts its lengths and its CPU.
+type Quantize = unsafe fn(&[f32], &mut [i8], &mut [f32]) -> bool;
+type Matvec = unsafe fn(WeightType, &[u8], usize, Activation<'_>, &mut [f32]);
+type Accumulate =
+    unsafe fn(WeightType, i32, &[DownItem<'_>], &mut Accumulator<'_>) -> Result<(), Overflow>;
+type Attend = unsafe fn(&[f32], KvView<'_>, f32, &mut [f32]);
+type Map = unsafe fn(&mut [f32]);
+type RmsNorm = unsafe fn(&[f32], &[f32], f32, &mut [f32]);
+type Update = unsafe fn(&mut [f32], &[f32]);
+type ToF16 = unsafe fn(&[f32], &mut [u16]);
+type Argmax = unsafe fn(&[f32]) -> Option<usize>;
+
+/// The kernels of one instruction set. Only tables that this machine can run are handed out.
+pub struct Kernels {
+    isa: Isa,
+    quantize: Quantize,
+    matvec: Matvec,
+    accumulate: Accumulate,
+    attend: Attend,
+    exp: Map,
+    rms_norm: RmsNorm,
+    rope: Update,
+    add: Update,
+    to_f16: ToF16,
+    argmax: Argmax,
+    crc32c: fn(u32, &[u8]) -> u32,
+}
+
+impl Kernels {
+    /// The exact reference, on every machine.
+    pub fn twin() -> &'static Kernels {
+        &twin::TWIN
+    }
+
+    /// The table of `isa`, or `None` if this machine can't run it.
+    pub fn of(isa: Isa) -> Option<&'static Kernels> {
+        match isa {
+            Isa::Twin => Some(&twin::TWIN),
+            Isa::Avx2 => Kernels::avx2(),
+        }
+    }
+
+    /// The AVX2 table, or `None` if this machine can't run it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn avx2() -> Option<&'static Kernels> {
+        None
+    }
+
+    /// The AVX2 table, or `None` if this machine can't run it.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn avx2() -> Option<&'static Kernels> {
+        None
+    }
+
+    /// The fastest table of this machine.
+    pub fn best() -> &'static Kernels {
+        Kernels::of(Isa::best()).unwrap_or(&twin::TWIN)
+    }
+
+    /// Instruction set of this table.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Quantises `x` (k values) to `codes` (`padded_len(k)`, interleaved) and one scale for each
+    /// group of 32 (`padded_groups(k)`).
+    ///
+    /// `scale = amax / 127`, `code = round_half_even(x * (127 / amax))`; a group below 2^-100 is
+    /// zero. False if a value is not finite: its group is zero then.
+    #[must_use]
+    pub fn quantize(&self, x: &[f32], codes: &mut [i8], scales: &mut [f32]) -> bool {
+        assert!(codes.len() as u64 == padded_len(x.len() as u64));
+        assert!(scales.len() as u64 == padded_groups(x.len() as u64));
+        // SAFETY: lengths are checked above; tables are only handed out for a CPU that has them.
+        unsafe { (self.quantize)(x, codes, scales) }
+    }
+
+    /// Dot product of `row` (`ty.row_bytes(x.len())` bytes) with `x`.
+    pub fn dot(&self, ty: WeightType, row: &[u8], x: Activation<'_>) -> f32 {
+        let mut out = [0.0];
+        self.matvec(ty, row, row.len(), x, &mut out);
+        out[0]
+    }
+
+    /// `out[i] = row i . x` for `out.len()` rows, `row_stride` bytes apart.
+    pub fn matvec(
+        &self,
+        ty: WeightType,
+        rows: &[u8],
+        row_stride: usize,
+        x: Activation<'_>,
+        out: &mut [f32],
+    ) {
+        let Some(last) = out.len().checked_sub(1) else { return };
+        let row_bytes = ty.row_bytes(x.len as u64) as usize;
+        assert!(row_bytes <= row_stride && rows.len() >= last * row_stride + row_bytes);
+        match ty {
+            WeightType::F16 => assert!(!x.values.is_empty()),
+            WeightType::Q8 | WeightType::Q4 => assert!(!x.codes.is_empty()),
+        }
+        // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
+        unsafe { (self.matvec)(ty, rows, row_stride, x, out) }
+    }
+
+    /// Adds each item's activation times its down column to `sums`, in units of
+    /// 2^`unit_exponent` (-60..=0).
+    ///
+    /// After an error the sums are not usable until they are cleared.
+    pub fn accumulate(
+        &self,
+        ty: WeightType,
+        unit_exponent: i32,
+        items: &[DownItem<'_>],
+        sums: &mut Accumulator<'_>,
+    ) -> Result<(), Overflow> {
+        assert!(UNIT_EXPONENTS.contains(&unit_exponent));
+        let column_bytes = ty.column_bytes(sums.hidden() as u64) as usize;
+        assert!(items.iter().all(|item| item.column.len() == column_bytes));
+        // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
+        unsafe { (self.accumulate)(ty, unit_exponent, items, sums) }
+    }
+
+    /// Attention of one query head over `n >= 1` cached keys and values of its head; `q` and `out`
+    /// have head_dim values, a multiple of 16. Softmax runs over blocks of 32 keys.
+    pub fn attend(&self, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
+        assert!(!q.is_empty() && q.len() as u64 % LANES == 0 && out.len() == q.len());
+        assert!(kv.checked_len().is_some_and(|len| len > 0 && len % q.len() == 0));
+        // SAFETY: lengths are checked above; the CPU has this table.
+        unsafe { (self.attend)(q, kv, scale, out) }
+    }
+
+    /// Replaces each value by its [`math::exp`].
+    pub fn exp(&self, x: &mut [f32]) {
+        // SAFETY: one slice; the CPU has this table.
+        unsafe { (self.exp)(x) }
+    }
+
+    /// `out = x / sqrt(mean(x^2) + eps) * weight`.
+    pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+        assert!(!x.is_empty() && weight.len() == x.len() && out.len() == x.len());
+        // SAFETY: lengths are checked above; the CPU has this table.
+        unsafe { (self.rms_norm)(x, weight, eps, out) }
+    }
+
+    /// Rotates the pairs (x[0], x[1]), (x[2], x[3]) ... of one head; `cos_sin` holds a (cos, sin)
+    /// for each pair.
+    pub fn rope(&self, x: &mut [f32], cos_sin: &[f32]) {
+        assert!(x.len().is_multiple_of(2) && cos_sin.len() == x.len());
+        // SAFETY: lengths are checked above; the CPU has this table.
+        unsafe { (self.rope)(x, cos_sin) }
+    }
+
+    /// `x += y`.
+    pub fn add(&self, x: &mut [f32], y: &[f32]) {
+        assert!(x.len() == y.len());
+        // SAFETY: lengths are checked above; the CPU has this table.
+        unsafe { (self.add)(x, y) }
+    }
+
+    /// Bits of the half floats nearest to `x`, ties to even.
+    pub fn to_f16(&self, x: &[f32], out: &mut [u16]) {
+        assert!(x.len() == out.len());
+        // SAFETY: lengths are checked above; the CPU has this table.
+        unsafe { (self.to_f16)(x, out) }
+    }
+
+    /// Index of the largest value, the lowest one of equals; NaN never wins. `None` if there is
+    /// nothing but NaN.
+    pub fn argmax(&self, x: &[f32]) -> Option<usize> {
+        // SAFETY: one slice; the CPU has this table.
+        unsafe { (self.argmax)(x) }
+    }
+
+    /// CRC-32C of `bytes`; `seed` is 0, or the value of the bytes before.
+    pub fn crc32c(&self, seed: u32, bytes: &[u8]) -> u32 {
+        (self.crc32c)(seed, bytes)
+    }
+
+    /// The checksum as a plain function, as [`crate::image::tag`] takes it.
+    pub fn crc32c_fn(&self) -> fn(u32, &[u8]) -> u32 {
+        self.crc32c
+    }
+}
+
+/// Writes a row's `out.len()` weights as f32, scale times code: for embedding rows.
+pub fn dequantize_row(ty: WeightType, row: &[u8], out: &mut [f32]) {
+    assert!(row.len() as u64 >= ty.row_bytes(out.len() as u64));
+    let groups = padded_groups(out.len() as u64) as usize;
+    for (index, out) in out.iter_mut().enumerate() {
+        *out = match ty {
+            WeightType::F16 => twin::f16_at(row, index),
+            WeightType::Q8 | WeightType::Q4 => {
+                let group = index / GROUP as usize;
+                let scale = twin::row_scale(ty, row, groups, group);
+                scale * twin::row_code(ty, row, groups, index) as f32
+            }
+        };
+    }
+}

@@ -1,0 +1,93 @@
+//! Proves a plan by arithmetic: called by build.rs, at compile time, at boot and in tests.
+
+use super::error::PlanError;
+use super::region::{REGIONS, RegionId};
+use super::solve::{Plan, solve};
+
+/// Largest unused share of a budget that could have held more: one slot and this.
+pub const UNUSED_MAX: u64 = 2 << 20;
+
+/// Checks every invariant of `plan`.
+pub const fn check(plan: &Plan) -> Result<(), PlanError> {
+    let mut i = 0;
+    while i < REGIONS {
+        if let Some(rule) = region_fault(plan, i) {
+            return Err(PlanError::Region { id: RegionId::ALL[i], rule });
+        }
+        i += 1;
+    }
+    check_sums(plan)
+}
+
+const fn region_fault(plan: &Plan, index: usize) -> Option<&'static str> {
+    let region = &plan.regions[index];
+    if region.id as usize != index {
+        return Some("stands in another region's place");
+    }
+    if region.bytes == 0 || !region.offset.is_multiple_of(region.align) {
+        return Some("is empty or not aligned");
+    }
+    if region.end() > plan.arena_bytes {
+        return Some("ends behind the arena");
+    }
+    let mut other = 0;
+    while other < index {
+        let o = &plan.regions[other];
+        let apart = region.offset >= o.end() || region.end() <= o.offset;
+        if !apart && region.id.life().meets(o.id.life()) {
+            return Some("shares bytes with a region that lives at the same time");
+        }
+        other += 1;
+    }
+    None
+}
+
+const fn check_sums(plan: &Plan) -> Result<(), PlanError> {
+    let inputs = &plan.inputs;
+    if plan.total_bytes() + plan.unused_bytes != inputs.budget_bytes {
+        return Err(PlanError::Sum {
+            rule: "arena, page tables, process and unused make the budget",
+            wanted: inputs.budget_bytes,
+            found: plan.total_bytes() + plan.unused_bytes,
+        });
+    }
+    let slots = plan.region(RegionId::Slots).bytes;
+    if slots != plan.slot_count * plan.slot_bytes {
+        return Err(PlanError::Sum {
+            rule: "the slots region holds slot_count slots",
+            wanted: plan.slot_count * plan.slot_bytes,
+            found: slots,
+        });
+    }
+    let whole = plan.slot_count >= inputs.shape.neurons();
+    if !whole && plan.unused_bytes > plan.slot_bytes + UNUSED_MAX {
+        return Err(PlanError::Sum {
+            rule: "a budget smaller than the model is used but for one slot and 2 MiB",
+            wanted: plan.slot_bytes + UNUSED_MAX,
+            found: plan.unused_bytes,
+        });
+    }
+    match solve(*inputs) {
+        Ok(again) if same(plan, &again) => Ok(()),
+        Ok(again) => Err(PlanError::Sum {
+            rule: "the plan is what its inputs solve to: arena bytes",
+            wanted: again.arena_bytes,
+            found: plan.arena_bytes,
+        }),
+        Err(error) => Err(error),
+    }
+}
+
+const fn same(a: &Plan, b: &Plan) -> bool {
+    let mut i = 0;
+    while i < REGIONS {
+        if a.regions[i].offset != b.regions[i].offset || a.regions[i].bytes != b.regions[i].bytes {
+            return false;
+        }
+        i += 1;
+    }
+    a.arena_bytes == b.arena_bytes
+        && a.slot_count == b.slot_count
+        && a.reads_per_token_max == b.reads_per_token_max
+        && a.probes_per_token_max == b.probes_per_token_max
+}

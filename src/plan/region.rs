@@ -1,0 +1,213 @@
+//! Regions: named byte ranges of the arena, each with a lifetime within a token.
+
+/// Every region of the arena, in the order of the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegionId {
+    /// The image's resident section.
+    Resident,
+    /// The image's tokenizer section.
+    Tokenizer,
+    /// cos, sin f32[context][head_dim / 2][2].
+    Rope,
+    /// Cached keys, [layers][kv_heads][context][head_dim].
+    Keys,
+    /// Cached values, as the keys.
+    Values,
+    /// Neuron -> slot, u32[layers][experts][ff].
+    Table,
+    /// Slot -> neuron, u32[slots].
+    Owners,
+    /// Neuron records without tags.
+    Slots,
+    /// One buffer a read in flight.
+    Staging,
+    /// Requests and their state, one a read in flight.
+    Requests,
+    /// Landing place of an embedding row.
+    EmbeddingRow,
+    /// Token ids of the conversation, u32[context].
+    Tokens,
+    /// Stacks of readers and workers.
+    Stacks,
+    /// Residual stream, f32[hidden].
+    Residual,
+    /// Normalised input of a matrix, f32 padded.
+    Input,
+    /// The same as i8 codes.
+    InputCodes,
+    /// The same: scales, one a group.
+    InputScales,
+    /// Query heads, f32[query_dim].
+    Query,
+    /// New key and value, f32[2][kv_dim].
+    KeyValue,
+    /// Attention output, f32[query_dim] padded.
+    Heads,
+    /// Output of a matrix before it joins the residual, f32[hidden].
+    Update,
+    /// Down accumulators of every thread: i32, i32 and i64 [hidden] each.
+    Accumulators,
+    /// Router logits, f32[experts].
+    Router,
+    /// f32[vocab].
+    Logits,
+    /// Sampler candidates, 8 bytes each, [vocab].
+    Candidates,
+    /// Tokenizer scratch for one prompt.
+    Encode,
+}
+
+/// Number of regions.
+pub const REGIONS: usize = RegionId::Encode as usize + 1;
+
+impl RegionId {
+    /// Every region, by its number.
+    pub const ALL: [RegionId; REGIONS] = [
+        RegionId::Resident,
+        RegionId::Tokenizer,
+        RegionId::Rope,
+        RegionId::Keys,
+        RegionId::Values,
+        RegionId::Table,
+        RegionId::Owners,
+        RegionId::Slots,
+        RegionId::Staging,
+        RegionId::Requests,
+        RegionId::EmbeddingRow,
+        RegionId::Tokens,
+        RegionId::Stacks,
+        RegionId::Residual,
+        RegionId::Input,
+        RegionId::InputCodes,
+        RegionId::InputScales,
+        RegionId::Query,
+        RegionId::KeyValue,
+        RegionId::Heads,
+        RegionId::Update,
+        RegionId::Accumulators,
+        RegionId::Router,
+        RegionId::Logits,
+        RegionId::Candidates,
+        RegionId::Encode,
+    ];
+
+    /// Name in reports and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RegionId::Resident => "resident",
+            RegionId::Tokenizer => "tokenizer",
+            RegionId::Rope => "rope",
+            RegionId::Keys => "keys",
+            RegionId::Values => "values",
+            RegionId::Table => "table",
+            RegionId::Owners => "owners",
+            RegionId::Slots => "slots",
+            RegionId::Staging => "staging",
+            RegionId::Requests => "requests",
+            RegionId::EmbeddingRow => "embedding_row",
+            RegionId::Tokens => "tokens",
+            RegionId::Stacks => "stacks",
+            RegionId::Residual => "residual",
+            RegionId::Input => "input",
+            RegionId::InputCodes => "input_codes",
+            RegionId::InputScales => "input_scales",
+            RegionId::Query => "query",
+            RegionId::KeyValue => "key_value",
+            RegionId::Heads => "heads",
+            RegionId::Update => "update",
+            RegionId::Accumulators => "accumulators",
+            RegionId::Router => "router",
+            RegionId::Logits => "logits",
+            RegionId::Candidates => "candidates",
+            RegionId::Encode => "encode",
+        }
+    }
+
+    /// When the region holds something.
+    pub const fn life(self) -> Life {
+        match self {
+            RegionId::Encode => Life::During(Stage::Encode, Stage::Encode),
+            RegionId::Residual => Life::During(Stage::Attention, Stage::Head),
+            RegionId::Input | RegionId::InputCodes | RegionId::InputScales => {
+                Life::During(Stage::Attention, Stage::Head)
+            }
+            RegionId::Query | RegionId::KeyValue | RegionId::Heads => {
+                Life::During(Stage::Attention, Stage::Attention)
+            }
+            RegionId::Update => Life::During(Stage::Attention, Stage::Ffn),
+            RegionId::Accumulators | RegionId::Router => Life::During(Stage::Ffn, Stage::Ffn),
+            RegionId::Logits => Life::During(Stage::Head, Stage::Sample),
+            RegionId::Candidates => Life::During(Stage::Sample, Stage::Sample),
+            _ => Life::Always,
+        }
+    }
+}
+
+/// Stages of a token, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Prompt to token ids.
+    Encode,
+    /// Attention of a layer.
+    Attention,
+    /// Feed-forward network of a layer.
+    Ffn,
+    /// Final norm and output head.
+    Head,
+    /// Choice of the next token.
+    Sample,
+}
+
+impl Stage {
+    /// Name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Encode => "encode",
+            Stage::Attention => "attention",
+            Stage::Ffn => "ffn",
+            Stage::Head => "head",
+            Stage::Sample => "sample",
+        }
+    }
+}
+
+/// When a region holds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// From boot to exit.
+    Always,
+    /// From the first stage to the last, both included, of every token.
+    During(Stage, Stage),
+}
+
+impl Life {
+    /// Whether both hold something at the same time.
+    pub const fn meets(self, other: Life) -> bool {
+        match (self, other) {
+            (Life::During(a, b), Life::During(c, d)) => {
+                a as u32 <= d as u32 && c as u32 <= b as u32
+            }
+            _ => true,
+        }
+    }
+}
+
+/// A named byte range of the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Which one.
+    pub id: RegionId,
+    /// First byte, from the start of the arena.
+    pub offset: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The offset is a multiple of this.
+    pub align: u64,
+}
+
+impl Region {
+    /// First byte behind the region.
+    pub const fn end(&self) -> u64 {
+        self.offset + self.bytes
+    }
+}

@@ -1,0 +1,286 @@
+//! Inputs -> plan: total, bounded, deterministic, integers only.
+//!
+//! Everything but the cache has a size that follows from the inputs; the cache takes what is left.
+//! Scratch regions are laid over each other by lifetime: each goes to the lowest offset where it
+//! meets no region that lives at the same time.
+
+use super::error::PlanError;
+use super::inputs::{Device, Inputs};
+use super::region::{Life, REGIONS, Region, RegionId};
+use crate::image::Resident;
+use crate::image::geometry::{BLOCK_BYTES, SLOT_ALIGN, TAG_BYTES, padded_groups, padded_len, round_up};
+
+/// Smallest cache: fewer slots than this hold nothing worth looking up.
+pub const SLOTS_MIN: u64 = 64;
+/// Bytes of a request with its state.
+pub const REQUEST_BYTES: u64 = 64;
+/// Bytes of tokenizer scratch for each byte of the longest prompt.
+pub const ENCODE_BYTES_PER_BYTE: u64 = 40;
+/// Longest prompt in bytes for each token of context: no longer text fits the context.
+pub const PROMPT_BYTES_PER_TOKEN: u64 = 16;
+/// Bytes that one level-1 page table of 4 KiB pages maps: 512 pages; 2048 pages of 16 KiB.
+const fn table_reach(page_bytes: u64) -> u64 {
+    page_bytes * (page_bytes / 8)
+}
+
+/// The solved plan: where every byte of the arena lies, and the bounds of a token's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What it was solved from.
+    pub inputs: Inputs,
+    /// Every region, by the number of its id.
+    pub regions: [Region; REGIONS],
+    /// Bytes of the arena, a whole number of pages.
+    pub arena_bytes: u64,
+    /// Page tables of the arena.
+    pub page_table_bytes: u64,
+    /// Budget that nothing uses.
+    pub unused_bytes: u64,
+    /// Bytes of a cache slot.
+    pub slot_bytes: u64,
+    /// Slots of the cache.
+    pub slot_count: u64,
+    /// Most reads of a token.
+    pub reads_per_token_max: u64,
+    /// Most cache look-ups of a token.
+    pub probes_per_token_max: u64,
+}
+
+impl Plan {
+    /// A region.
+    pub const fn region(&self, id: RegionId) -> Region {
+        self.regions[id as usize]
+    }
+
+    /// Everything the plan allows the process to use.
+    pub const fn total_bytes(&self) -> u64 {
+        self.inputs.device.process_bytes + self.page_table_bytes + self.arena_bytes
+    }
+
+    /// Threads with a stack in the arena: readers, and workers beside the main thread.
+    pub const fn stack_count(&self) -> u64 {
+        stack_count(&self.inputs)
+    }
+}
+
+const fn stack_count(inputs: &Inputs) -> u64 {
+    inputs.device.readers + inputs.threads - 1
+}
+
+/// Solves `inputs`, or says which number stands in the way.
+pub const fn solve(inputs: Inputs) -> Result<Plan, PlanError> {
+    if let Err(error) = check_inputs(&inputs) {
+        return Err(error);
+    }
+    let shape = &inputs.shape;
+    let slot_bytes = inputs.numerics.types.record(shape).slot_bytes();
+    let fixed = place(&inputs, slot_bytes, 0);
+    let least = total(&inputs.device, place(&inputs, slot_bytes, SLOTS_MIN).1);
+    if least > inputs.budget_bytes {
+        return Err(PlanError::BudgetTooSmall {
+            budget_bytes: inputs.budget_bytes,
+            wanted_bytes: least,
+            process_bytes: inputs.device.process_bytes,
+            resident_bytes: fixed.0[RegionId::Resident as usize].bytes,
+            kv_bytes: 2 * fixed.0[RegionId::Keys as usize].bytes,
+        });
+    }
+    let slot_count = fill(&inputs, slot_bytes);
+    let (regions, arena_bytes) = place(&inputs, slot_bytes, slot_count);
+    let units = shape.layers * shape.experts_used * inputs.numerics.types.record(shape).units(shape.ff);
+    Ok(Plan {
+        inputs,
+        regions,
+        arena_bytes,
+        page_table_bytes: page_tables(&inputs.device, arena_bytes),
+        unused_bytes: inputs.budget_bytes - total(&inputs.device, arena_bytes),
+        slot_bytes,
+        slot_count,
+        reads_per_token_max: units + 1,
+        probes_per_token_max: shape.layers * shape.experts_used * shape.ff,
+    })
+}
+
+const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
+    if let Some((name, limit, found)) = inputs.shape.fault() {
+        return Err(PlanError::Shape { name, limit, found });
+    }
+    let d = &inputs.device;
+    let unit = inputs.numerics.types.record(&inputs.shape).unit_bytes;
+    let settings = [
+        ("page_bytes", d.page_bytes, 4096, 65536),
+        ("process_bytes", d.process_bytes, 1 << 16, 1 << 32),
+        ("stack_bytes", d.stack_bytes, 32768, 1 << 24),
+        ("readers", d.readers, 1, READERS_MAX),
+        ("reads_in_flight", d.reads_in_flight, 1, READS_MAX),
+        ("read_bytes_max", d.read_bytes_max, unit, 1 << 24),
+        ("context_tokens", inputs.context_tokens, 1, 1 << 20),
+        ("threads", inputs.threads, 1, THREADS_MAX),
+        ("budget", inputs.budget_bytes, 1, 1 << 45),
+    ];
+    let mut i = 0;
+    while i < settings.len() {
+        let (name, found, min, max) = settings[i];
+        if found < min || found > max {
+            return Err(PlanError::Setting { name, min, max, found });
+        }
+        i += 1;
+    }
+    if !d.page_bytes.is_power_of_two() {
+        return Err(PlanError::Setting {
+            name: "page_bytes (a power of two)",
+            min: 4096,
+            max: 65536,
+            found: d.page_bytes,
+        });
+    }
+    if !d.read_bytes_max.is_multiple_of(BLOCK_BYTES) || !d.stack_bytes.is_multiple_of(BLOCK_BYTES) {
+        return Err(PlanError::Setting {
+            name: "read_bytes_max and stack_bytes (multiples of 4096): their sum",
+            min: unit,
+            max: 1 << 25,
+            found: d.read_bytes_max + d.stack_bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Most compute threads.
+pub const THREADS_MAX: u64 = 16;
+/// Most reader threads.
+pub const READERS_MAX: u64 = 16;
+/// Most reads in flight.
+pub const READS_MAX: u64 = 256;
+
+/// The most slots that fit the budget, no more than there are neurons.
+const fn fill(inputs: &Inputs, slot_bytes: u64) -> u64 {
+    let (mut low, mut high) = (SLOTS_MIN, inputs.shape.neurons());
+    if high <= low {
+        return low;
+    }
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if total(&inputs.device, place(inputs, slot_bytes, middle).1) <= inputs.budget_bytes {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+const fn total(device: &Device, arena_bytes: u64) -> u64 {
+    device.process_bytes + page_tables(device, arena_bytes) + arena_bytes
+}
+
+/// Page tables of a mapping: its level-1 tables, one more for a start between two, and one page
+/// for each of the two levels above where they are not shared with the process's own.
+const fn page_tables(device: &Device, arena_bytes: u64) -> u64 {
+    (arena_bytes.div_ceil(table_reach(device.page_bytes)) + 3) * device.page_bytes
+}
+
+/// Lays out every region for a cache of `slots`; returns them with the arena's bytes.
+const fn place(inputs: &Inputs, slot_bytes: u64, slots: u64) -> ([Region; REGIONS], u64) {
+    let mut regions =
+        [Region { id: RegionId::Resident, offset: 0, bytes: 0, align: SLOT_ALIGN }; REGIONS];
+    let mut end = 0;
+    let mut i = 0;
+    while i < REGIONS {
+        let id = RegionId::ALL[i];
+        let align = align(id);
+        regions[i] = Region { id, offset: 0, bytes: size(inputs, slot_bytes, slots, id), align };
+        if matches!(id.life(), Life::Always) {
+            regions[i].offset = round_up(end, align);
+            end = regions[i].end();
+        }
+        i += 1;
+    }
+    let scratch = round_up(end, BLOCK_BYTES);
+    let mut i = 0;
+    while i < REGIONS {
+        if !matches!(regions[i].id.life(), Life::Always) {
+            regions[i].offset = overlay(&regions, i, scratch);
+            if regions[i].end() > end {
+                end = regions[i].end();
+            }
+        }
+        i += 1;
+    }
+    (regions, round_up(end, inputs.device.page_bytes))
+}
+
+/// The lowest offset from `start` where region `index` meets no earlier scratch region that lives
+/// at the same time. Each collision moves it behind the other region, so the search ends.
+const fn overlay(regions: &[Region; REGIONS], index: usize, start: u64) -> u64 {
+    let region = regions[index];
+    let mut offset = start;
+    let mut other = 0;
+    while other < index {
+        let o = regions[other];
+        let scratch = !matches!(o.id.life(), Life::Always);
+        let apart = offset >= o.end() || offset + region.bytes <= o.offset;
+        if scratch && o.id.life().meets(region.id.life()) && !apart {
+            offset = round_up(o.end(), region.align);
+            other = 0;
+        } else {
+            other += 1;
+        }
+    }
+    offset
+}
+
+const fn align(id: RegionId) -> u64 {
+    match id {
+        RegionId::Resident
+        | RegionId::Tokenizer
+        | RegionId::Staging
+        | RegionId::EmbeddingRow
+        | RegionId::Stacks => BLOCK_BYTES,
+        _ => SLOT_ALIGN,
+    }
+}
+
+const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64 {
+    let Inputs { shape: s, numerics: n, device: d, .. } = inputs;
+    let context = inputs.context_tokens;
+    let widest = if s.hidden > s.query_dim() { s.hidden } else { s.query_dim() };
+    let kv_bytes = s.layers * s.kv_dim() * context * n.kv.bytes();
+    match id {
+        RegionId::Resident => Resident::new(s, &n.types).bytes,
+        RegionId::Tokenizer => round_up(s.tokenizer_bytes, BLOCK_BYTES),
+        RegionId::Rope => context * s.head_dim * 4,
+        RegionId::Keys | RegionId::Values => kv_bytes,
+        RegionId::Table => s.neurons() * 4,
+        RegionId::Owners => slots * 4,
+        RegionId::Slots => slots * slot_bytes,
+        RegionId::Staging => d.reads_in_flight * d.read_bytes_max,
+        RegionId::Requests => d.reads_in_flight * REQUEST_BYTES,
+        RegionId::EmbeddingRow => {
+            round_up(n.types.embedding.row_bytes(s.hidden) + TAG_BYTES, BLOCK_BYTES) + BLOCK_BYTES
+        }
+        RegionId::Tokens => context * 4,
+        RegionId::Stacks => stack_count(inputs) * d.stack_bytes,
+        RegionId::Residual | RegionId::Update => s.hidden * 4,
+        RegionId::Input => padded_len(s.hidden) * 4,
+        RegionId::InputCodes => padded_len(widest),
+        RegionId::InputScales => padded_groups(widest) * 4,
+        RegionId::Query => s.query_dim() * 4,
+        RegionId::KeyValue => 2 * s.kv_dim() * 4,
+        RegionId::Heads => padded_len(s.query_dim()) * 4,
+        RegionId::Accumulators => inputs.threads * accumulator_len(s.hidden) * 16,
+        RegionId::Router => s.experts * 4,
+        RegionId::Logits => s.vocab * 4,
+        RegionId::Candidates => s.vocab * 8,
+        RegionId::Encode => prompt_bytes_max(inputs) * ENCODE_BYTES_PER_BYTE,
+    }
+}
+
+/// Sums a thread keeps of a down projection: hidden, rounded up to a kernel's step.
+pub const fn accumulator_len(hidden: u64) -> u64 {
+    round_up(hidden, 32)
+}
+
+/// Longest prompt, in bytes.
+pub const fn prompt_bytes_max(inputs: &Inputs) -> u64 {
+    inputs.context_tokens * PROMPT_BYTES_PER_TOKEN
+}

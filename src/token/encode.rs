@@ -1,0 +1,201 @@
+//! Text to tokens: byte-level BPE over borrowed memory.
+//!
+//! Within a piece the pair of lowest rank merges first, the leftmost of equals. A tournament tree
+//! over the pairs' ranks finds it, so a piece of n bytes takes O(n log n) steps, whatever it holds.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::image::tokenizer::NONE;
+use crate::token::pre::piece_bytes;
+use crate::token::{TokenError, Tokenizer};
+
+/// How a text is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Put BOS first. For a prompt: [`Tokenizer::adds_bos`].
+    pub bos: bool,
+    /// Read the names of control tokens in the text as those tokens. Off for text from outside:
+    /// it could end a turn or forge a role.
+    pub parse_special: bool,
+}
+
+/// A symbol of the piece at hand: a token and its neighbours, [`NONE`] at the ends.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Symbol {
+    id: u32,
+    prev: u32,
+    next: u32,
+}
+
+/// Memory for one piece, lent by the caller.
+pub struct EncodeScratch<'a> {
+    symbols: &'a mut [Symbol],
+    /// Tournament tree: node i is the least of nodes 2i and 2i + 1, leaf i the rank of the pair that
+    /// starts at symbol i, NONE where there is none.
+    ranks: &'a mut [u32],
+}
+
+impl<'a> EncodeScratch<'a> {
+    const WORDS_PER_BYTE: usize = size_of::<Symbol>() / 4 + 2;
+
+    /// Words needed for pieces of up to `piece_bytes_max` bytes.
+    pub const fn words(piece_bytes_max: usize) -> usize {
+        piece_bytes_max.next_power_of_two() * Self::WORDS_PER_BYTE
+    }
+
+    /// Scratch in `words`, for the largest power of two of bytes that fits; content is ignored.
+    pub fn new(words: &'a mut [u32]) -> EncodeScratch<'a> {
+        let room = words.len() / Self::WORDS_PER_BYTE;
+        let bytes = if room == 0 { 0 } else { 1 << room.ilog2() };
+        let (symbols, rest) = words.split_at_mut(bytes * (size_of::<Symbol>() / 4));
+        EncodeScratch { symbols: bytemuck::cast_slice_mut(symbols), ranks: &mut rest[..2 * bytes] }
+    }
+
+    /// Bytes of the longest piece that fits.
+    pub fn piece_bytes_max(&self) -> usize {
+        self.symbols.len()
+    }
+}
+
+/// The tokens so far. Counts on when `out` is full, so that an error can tell the whole length.
+struct Sink<'a> {
+    out: &'a mut [u32],
+    count: usize,
+}
+
+impl Sink<'_> {
+    fn push(&mut self, id: u32) {
+        if let Some(place) = self.out.get_mut(self.count) {
+            *place = id;
+        }
+        self.count += 1;
+    }
+}
+
+impl Tokenizer<'_> {
+    /// Writes the tokens of `text` to `out` and returns their number. When they don't fit, `out`
+    /// holds the first ones and [`TokenError::TooManyTokens`] the number of all.
+    pub fn encode(
+        &self,
+        text: &str,
+        options: EncodeOptions,
+        scratch: &mut EncodeScratch<'_>,
+        out: &mut [u32],
+    ) -> Result<usize, TokenError> {
+        let max = out.len();
+        let mut sink = Sink { out, count: 0 };
+        if options.bos {
+            sink.push(self.bos().ok_or(TokenError::NoBos)?);
+        }
+        let mut rest = text;
+        while let Some(special) = self.find_special(rest, options.parse_special) {
+            self.encode_plain(&rest[..special.start], scratch, &mut sink)?;
+            sink.push(special.id);
+            rest = &rest[special.end..];
+        }
+        self.encode_plain(rest, scratch, &mut sink)?;
+        if sink.count > max {
+            return Err(TokenError::TooManyTokens { total: sink.count, max });
+        }
+        Ok(sink.count)
+    }
+
+    fn encode_plain(
+        &self,
+        mut text: &str,
+        scratch: &mut EncodeScratch<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), TokenError> {
+        while !text.is_empty() {
+            let (piece, rest) = text.split_at(piece_bytes(self.pre, text));
+            self.encode_piece(piece.as_bytes(), scratch, sink)?;
+            text = rest;
+        }
+        Ok(())
+    }
+
+    fn encode_piece(
+        &self,
+        piece: &[u8],
+        scratch: &mut EncodeScratch<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), TokenError> {
+        let bytes = piece.len();
+        let max = scratch.piece_bytes_max();
+        if bytes > max {
+            return Err(TokenError::PieceTooLong { bytes, max });
+        }
+        let symbols = &mut scratch.symbols[..bytes];
+        for (index, (symbol, &byte)) in symbols.iter_mut().zip(piece).enumerate() {
+            let id = self.byte_ids[usize::from(byte)];
+            if id == NONE {
+                return Err(TokenError::NoByteToken { byte });
+            }
+            let prev = if index == 0 { NONE } else { index as u32 - 1 };
+            let next = if index + 1 == bytes { NONE } else { index as u32 + 1 };
+            *symbol = Symbol { id, prev, next };
+        }
+        self.merge_symbols(symbols, &mut scratch.ranks[..2 * bytes.next_power_of_two()]);
+        let mut at = 0;
+        while let Some(symbol) = symbols.get(at) {
+            sink.push(symbol.id);
+            at = symbol.next as usize;
+        }
+        Ok(())
+    }
+
+    /// Merges neighbours until no pair has a rank. `ranks` has two words for each of a power of two
+    /// of leaves, at least one a symbol.
+    fn merge_symbols(&self, symbols: &mut [Symbol], ranks: &mut [u32]) {
+        let leaves = ranks.len() / 2;
+        for leaf in 0..leaves {
+            ranks[leaves + leaf] = self.pair_rank(symbols, leaf as u32);
+        }
+        for node in (1..leaves).rev() {
+            ranks[node] = ranks[2 * node].min(ranks[2 * node + 1]);
+        }
+        while ranks[1] != NONE {
+            let mut node = 1;
+            while node < leaves {
+                node = if ranks[2 * node] == ranks[1] { 2 * node } else { 2 * node + 1 };
+            }
+            let left = node - leaves;
+            let Symbol { id, prev, next: right } = symbols[left];
+            let gone = symbols[right as usize];
+            let Some(merge) = self.merge(id, gone.id) else {
+                return;
+            };
+            symbols[left] = Symbol { id: merge.merged, prev, next: gone.next };
+            if let Some(after) = symbols.get_mut(gone.next as usize) {
+                after.prev = left as u32;
+            }
+            set_rank(ranks, right, NONE);
+            set_rank(ranks, left as u32, self.pair_rank(symbols, left as u32));
+            if prev != NONE {
+                set_rank(ranks, prev, self.pair_rank(symbols, prev));
+            }
+        }
+    }
+
+    /// Rank of the pair that starts at symbol `left`, NONE where none does or it doesn't merge.
+    fn pair_rank(&self, symbols: &[Symbol], left: u32) -> u32 {
+        let symbol = |index: u32| symbols.get(index as usize);
+        let pair = symbol(left).and_then(|left| Some((left.id, symbol(left.next)?.id)));
+        pair.and_then(|(left, right)| self.merge(left, right)).map_or(NONE, |merge| merge.rank)
+    }
+}
+
+/// Sets a leaf of the tree and what depends on it.
+fn set_rank(ranks: &mut [u32], leaf: u32, rank: u32) {
+    let mut node = ranks.len() / 2 + leaf as usize;
+    ranks[node] = rank;
+    while node > 1 {
+        node /= 2;
+        let least = ranks[2 * node].min(ranks[2 * node + 1]);
+        if ranks[node] == least {
+            return;
+        }
+        ranks[node] = least;
+    }
+}

@@ -1,0 +1,270 @@
+//! The tokenizer section, checked once and then read in place.
+
+use bytemuck::Pod;
+
+use crate::image::tokenizer::{
+    FLAG_ADD_BOS, MAGIC, Merge, NONE, PreTokenizer, TokenType, TokenizerHeader, TokenizerLayout,
+    TokenizerModel,
+};
+use crate::token::TokenError;
+
+/// A vocabulary in the image. Cheap to copy: it holds borrowed tables only.
+#[derive(Clone, Copy, Debug)]
+pub struct Tokenizer<'a> {
+    header: TokenizerHeader,
+    pub(super) pre: PreTokenizer,
+    merges: &'a [Merge],
+    token_offsets: &'a [u32],
+    pub(super) byte_ids: &'a [u32],
+    special_first: &'a [u32],
+    special_ids: &'a [u32],
+    token_types: &'a [u8],
+    blob: &'a [u8],
+}
+
+/// Where a special token stands in a text.
+pub(super) struct SpecialMatch {
+    /// First byte.
+    pub start: usize,
+    /// First byte after it.
+    pub end: usize,
+    /// The token.
+    pub id: u32,
+}
+
+impl<'a> Tokenizer<'a> {
+    /// The tokenizer of a packed section, which must start at a multiple of 16 bytes; bytes after
+    /// the section are ignored. Reads the whole section once and trusts it from then on.
+    pub fn new(section: &'a [u8]) -> Result<Tokenizer<'a>, TokenError> {
+        at_least("its size in bytes", section.len() as u64, size_of::<TokenizerHeader>() as u64)?;
+        let header = table::<TokenizerHeader>(section, 0, 1)?[0];
+        let [magic, wanted] = [header.magic, MAGIC].map(u64::from_le_bytes);
+        exactly("its magic number", magic, wanted)?;
+        let layout = TokenizerLayout::of(&header);
+        exactly("its stated size", header.section_bytes.into(), layout.section_bytes)?;
+        at_least("its size in bytes", section.len() as u64, layout.section_bytes)?;
+        if TokenizerModel::from_code(header.model).is_none() {
+            return Err(at_most_error("its model code", header.model, TokenizerModel::ALL.len()));
+        }
+        let pre = PreTokenizer::from_code(header.pre).ok_or(at_most_error(
+            "its pre-tokenizer code",
+            header.pre,
+            PreTokenizer::ALL.len(),
+        ))?;
+        let tokens = header.token_count as usize;
+        let tokenizer = Tokenizer {
+            header,
+            pre,
+            merges: table(section, layout.merges, header.merge_slots as usize)?,
+            token_offsets: table(section, layout.token_offsets, tokens + 1)?,
+            byte_ids: table(section, layout.byte_ids, 256)?,
+            special_first: table(section, layout.special_first, 257)?,
+            special_ids: table(section, layout.special_ids, header.special_count as usize)?,
+            token_types: table(section, layout.token_types, tokens)?,
+            blob: table(section, layout.blob, header.blob_bytes as usize)?,
+        };
+        tokenizer.check_tokens()?;
+        tokenizer.check_specials()?;
+        tokenizer.check_merges()?;
+        Ok(tokenizer)
+    }
+
+    fn check_tokens(&self) -> Result<(), TokenError> {
+        let header = &self.header;
+        at_least("its token count", header.token_count.into(), 1)?;
+        at_most("its flags", header.flags, FLAG_ADD_BOS)?;
+        let mut longest = 0;
+        let mut start = 0;
+        for &end in self.token_offsets {
+            at_least("a token's offset", end.into(), start.into())?;
+            longest = longest.max(end - start);
+            start = end;
+        }
+        exactly("its first token's offset", self.token_offsets[0].into(), 0)?;
+        exactly("its last token's end", start.into(), header.blob_bytes.into())?;
+        exactly("its longest token", longest.into(), header.token_bytes_max.into())?;
+        for &code in self.token_types {
+            if TokenType::from_code(code).is_none() {
+                return Err(at_most_error("a token's type", code.into(), 7));
+            }
+        }
+        let ends = [header.bos, header.eos];
+        for &id in self.byte_ids.iter().chain(&ends).filter(|&&id| id != NONE) {
+            self.check_id("a byte, BOS or EOS token", id)?;
+        }
+        if self.adds_bos() {
+            at_most("its BOS token", header.bos, header.token_count - 1)?;
+        }
+        Ok(())
+    }
+
+    fn check_specials(&self) -> Result<(), TokenError> {
+        let mut start = 0;
+        for &end in self.special_first {
+            at_least("an index of special tokens", end.into(), start.into())?;
+            start = end;
+        }
+        exactly("its first index of special tokens", self.special_first[0].into(), 0)?;
+        exactly(
+            "its last index of special tokens",
+            start.into(),
+            self.header.special_count.into(),
+        )?;
+        for &id in self.special_ids {
+            self.check_id("a special token", id)?;
+            at_least("a special token's size", self.token_bytes(id).len() as u64, 1)?;
+        }
+        Ok(())
+    }
+
+    fn check_merges(&self) -> Result<(), TokenError> {
+        let header = &self.header;
+        let slots = header.merge_slots;
+        at_least("its merge slots", slots.into(), u64::from(header.merge_count) + 1)?;
+        at_most("its longest search for a merge", header.merge_probe_max, slots)?;
+        let mut count = 0;
+        for (slot, merge) in (0..slots).zip(self.merges) {
+            if *merge == Merge::EMPTY {
+                continue;
+            }
+            count += 1;
+            for id in [merge.left, merge.right, merge.merged] {
+                self.check_id("a merge's token", id)?;
+            }
+            at_least("its merge count", header.merge_count.into(), u64::from(merge.rank) + 1)?;
+            let home = Merge::home(merge.left, merge.right, slots);
+            let probe = if slot >= home { slot - home } else { slot + (slots - home) };
+            at_least(
+                "its longest search for a merge",
+                header.merge_probe_max.into(),
+                u64::from(probe) + 1,
+            )?;
+        }
+        exactly("its number of merges", count, header.merge_count.into())
+    }
+
+    fn check_id(&self, what: &'static str, id: u32) -> Result<(), TokenError> {
+        at_most(what, id, self.header.token_count - 1)
+    }
+
+    /// Tokens in the vocabulary; ids are below it.
+    pub fn token_count(&self) -> u32 {
+        self.header.token_count
+    }
+
+    /// Bytes of the longest token.
+    pub fn token_bytes_max(&self) -> usize {
+        self.header.token_bytes_max as usize
+    }
+
+    /// Token that begins a text.
+    pub fn bos(&self) -> Option<u32> {
+        Some(self.header.bos).filter(|&id| id != NONE)
+    }
+
+    /// Token that ends a text: generation stops at it.
+    pub fn eos(&self) -> Option<u32> {
+        Some(self.header.eos).filter(|&id| id != NONE)
+    }
+
+    /// Whether the model expects BOS before a prompt.
+    pub fn adds_bos(&self) -> bool {
+        self.header.flags & FLAG_ADD_BOS != 0
+    }
+
+    /// Bytes of token `id`: often not whole characters, see [`crate::token::Utf8Stream`]. Empty
+    /// where there is no such token.
+    pub fn token_bytes(&self, id: u32) -> &'a [u8] {
+        let id = id as usize;
+        match self.token_offsets.get(id..).and_then(|from| from.get(..2)) {
+            Some(&[start, end]) => self.blob.get(start as usize..end as usize).unwrap_or_default(),
+            _ => &[],
+        }
+    }
+
+    /// What token `id` is for, or `None` where there is no such token.
+    pub fn token_type(&self, id: u32) -> Option<TokenType> {
+        self.token_types.get(id as usize).and_then(|&code| TokenType::from_code(code))
+    }
+
+    /// What tokens `left` and `right` become side by side, or `None` where they don't merge.
+    pub(super) fn merge(&self, left: u32, right: u32) -> Option<&'a Merge> {
+        let slots = self.merges.len();
+        let home = Merge::home(left, right, slots as u32) as usize;
+        let probes = (home..slots).chain(0..home).take(self.header.merge_probe_max as usize);
+        for slot in probes {
+            let merge = &self.merges[slot];
+            if (merge.left, merge.right) == (left, right) {
+                return Some(merge);
+            }
+            if merge.left == NONE {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The first special token in `text`, the longest one where several start together. Control
+    /// and unknown tokens count only where `parse_special`; user-defined ones are text and always do.
+    pub(super) fn find_special(&self, text: &str, parse_special: bool) -> Option<SpecialMatch> {
+        if self.special_ids.is_empty() {
+            return None;
+        }
+        let bytes = text.as_bytes();
+        let wanted = |id: u32| parse_special || self.token_type(id) == Some(TokenType::UserDefined);
+        for (start, &byte) in bytes.iter().enumerate() {
+            let first = self.special_first[usize::from(byte)] as usize;
+            let last = self.special_first[usize::from(byte) + 1] as usize;
+            for &id in self.special_ids[first..last].iter().filter(|&&id| wanted(id)) {
+                let special = self.token_bytes(id);
+                let end = start + special.len();
+                // A damaged section could hold half a character.
+                let whole = text.is_char_boundary(start) && text.is_char_boundary(end);
+                if bytes[start..].starts_with(special) && whole {
+                    return Some(SpecialMatch { start, end, id });
+                }
+            }
+        }
+        None
+    }
+}
+
+/// `count` records at byte `offset` of the section.
+fn table<T: Pod>(section: &[u8], offset: u64, count: usize) -> Result<&[T], TokenError> {
+    let start = offset as usize;
+    let end = offset.saturating_add((count as u64).saturating_mul(size_of::<T>() as u64));
+    at_least("its size in bytes", section.len() as u64, end)?;
+    let address = section.as_ptr() as usize + start;
+    bytemuck::try_cast_slice(&section[start..end as usize]).map_err(|_| TokenError::Section {
+        what: "a table's address, modulo 16,",
+        found: (address % 16) as u64,
+        rule: "exactly",
+        bound: 0,
+    })
+}
+
+fn exactly(what: &'static str, found: u64, bound: u64) -> Result<(), TokenError> {
+    if found == bound {
+        return Ok(());
+    }
+    Err(TokenError::Section { what, found, rule: "exactly", bound })
+}
+
+fn at_least(what: &'static str, found: u64, bound: u64) -> Result<(), TokenError> {
+    if found >= bound {
+        return Ok(());
+    }
+    Err(TokenError::Section { what, found, rule: "at least", bound })
+}
+
+fn at_most(what: &'static str, found: u32, bound: u32) -> Result<(), TokenError> {
+    if found <= bound {
+        return Ok(());
+    }
+    Err(TokenError::Section { what, found: found.into(), rule: "at most", bound: bound.into() })
+}
+
+/// `found` is not one of `codes` codes that start at 0.
+fn at_most_error(what: &'static str, found: u32, codes: usize) -> TokenError {
+    TokenError::Section { what, found: found.into(), rule: "at most", bound: codes as u64 - 1 }
+}

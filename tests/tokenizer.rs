@@ -1,0 +1,441 @@
+//! Packing a vocabulary, encoding and decoding with it.
+//!
+//! Wanted ids come from the reference package `tokenizers` (data/tokenizer/make_vectors.py), from
+//! the demo model's maker and, for GPT-2's own vocabulary, from llama.cpp's test vectors.
+#![cfg(feature = "host")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ganglion::forge::gguf::Gguf;
+use ganglion::forge::tokenizer::{TokenizerError, TokenizerSource, build};
+use ganglion::image::tokenizer::{TokenType, TokenizerLayout};
+use ganglion::token::{EncodeOptions, EncodeScratch, TokenError, Tokenizer, Utf8Stream};
+use serde_json::Value;
+
+const PIECE_BYTES_MAX: usize = 8192;
+
+/// A packed section at an aligned address.
+struct Section(Vec<u128>);
+
+impl Section {
+    fn new(bytes: &[u8]) -> Section {
+        let mut words = vec![0; bytes.len().div_ceil(16)];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Section(words)
+    }
+
+    fn of(source: &TokenizerSource) -> Section {
+        Section::new(&build(source).unwrap())
+    }
+
+    fn bytes(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(&mut self.0)
+    }
+
+    fn tokenizer(&self) -> Tokenizer<'_> {
+        Tokenizer::new(bytemuck::cast_slice(&self.0)).unwrap()
+    }
+}
+
+fn demo_file(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/demo/ganglion-demo-14m.");
+    fs::read_to_string(format!("{folder}{name}")).unwrap()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// The demo vocabulary from its Hugging Face form.
+fn demo_source() -> TokenizerSource {
+    let file = json(&demo_file("tokenizer.json"));
+    let vocab = file["model"]["vocab"].as_object().unwrap();
+    let mut tokens = vec![String::new(); vocab.len()];
+    for (token, id) in vocab {
+        tokens[id.as_u64().unwrap() as usize] = token.clone();
+    }
+    let mut types = vec![1; tokens.len()];
+    types[0] = 3;
+    let pair =
+        |merge: &Value| format!("{} {}", merge[0].as_str().unwrap(), merge[1].as_str().unwrap());
+    let merges = file["model"]["merges"].as_array().unwrap().iter().map(pair).collect();
+    TokenizerSource {
+        model: "gpt2".into(),
+        pre: "gpt-2".into(),
+        tokens,
+        types,
+        merges,
+        bos: Some(0),
+        eos: Some(0),
+        add_bos: true,
+    }
+}
+
+fn gguf_source(path: &Path) -> TokenizerSource {
+    let gguf = Gguf::open(path).unwrap();
+    TokenizerSource {
+        model: gguf.string("tokenizer.ggml.model").unwrap().into(),
+        pre: gguf.string("tokenizer.ggml.pre").unwrap().into(),
+        tokens: gguf.strings("tokenizer.ggml.tokens").unwrap().to_vec(),
+        types: gguf.i32s("tokenizer.ggml.token_type").unwrap(),
+        merges: gguf.strings("tokenizer.ggml.merges").unwrap().to_vec(),
+        bos: gguf.opt_u32("tokenizer.ggml.bos_token_id").unwrap(),
+        eos: gguf.opt_u32("tokenizer.ggml.eos_token_id").unwrap(),
+        add_bos: false,
+    }
+}
+
+/// Bytes as tokens, merges `a b`, `b c`, `ab c`, and one special token of each kind.
+fn small_source() -> TokenizerSource {
+    let mut source = TokenizerSource {
+        tokens: demo_source().tokens[1..257].to_vec(),
+        types: vec![1; 256],
+        ..demo_source()
+    };
+    for (token, ty) in [
+        ("ab", 1),
+        ("bc", 1),
+        ("abc", 1),
+        ("<s>", 3),
+        ("<unk>", 2),
+        ("<tool>", 4),
+        ("<tool>>", 4),
+        ("Ω Ġ", 1),
+    ] {
+        source.tokens.push(token.into());
+        source.types.push(ty);
+    }
+    source.merges = ["b c", "a b", "ab c"].map(String::from).to_vec();
+    source.bos = Some(259);
+    source.eos = None;
+    source
+}
+
+const PLAIN: EncodeOptions = EncodeOptions { bos: false, parse_special: false };
+const SPECIAL: EncodeOptions = EncodeOptions { bos: false, parse_special: true };
+const BOS: EncodeOptions = EncodeOptions { bos: true, parse_special: false };
+
+fn encode(tokenizer: &Tokenizer<'_>, text: &str, options: EncodeOptions) -> Vec<u32> {
+    let mut words = vec![0; EncodeScratch::words(PIECE_BYTES_MAX)];
+    let mut out = vec![0; text.len() + 1];
+    let count = tokenizer
+        .encode(text, options, &mut EncodeScratch::new(&mut words), &mut out)
+        .unwrap_or_else(|error| panic!("{text:?}: {error}"));
+    out.truncate(count);
+    out
+}
+
+fn decode(tokenizer: &Tokenizer<'_>, ids: &[u32]) -> String {
+    let mut stream = Utf8Stream::new();
+    let mut text = String::new();
+    for &id in ids {
+        stream.push(tokenizer.token_bytes(id), |part| text.push_str(part));
+    }
+    stream.finish(|part| text.push_str(part));
+    text
+}
+
+#[test]
+fn demo_prompts_and_their_continuations() {
+    let section = Section::of(&demo_source());
+    let tokenizer = section.tokenizer();
+    assert!(tokenizer.adds_bos());
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(0), Some(0)));
+    assert_eq!(tokenizer.token_count(), 2048);
+    let golden = json(&demo_file("golden.json"));
+    let cases = golden["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 4);
+    for case in cases {
+        let text = case["text"].as_str().unwrap();
+        assert_eq!(encode(&tokenizer, text, BOS), ids(&case["ids"]), "{text:?}");
+        let spoken: Vec<u32> = ids(&case["greedy"]).into_iter().filter(|&id| id != 0).collect();
+        let wanted = case["greedy_text"].as_str().unwrap().replace("<|endoftext|>", "");
+        assert_eq!(decode(&tokenizer, &spoken), wanted);
+    }
+}
+
+#[test]
+fn demo_stories_survive_a_round_trip() {
+    let section = Section::of(&demo_source());
+    let tokenizer = section.tokenizer();
+    let long = json(&demo_file("long.json"));
+    for key in ["ids", "held_out_ids"] {
+        for story in ids(&long[key]).split(|&id| id == 0) {
+            // A window may start within a story, but never within a word.
+            let text = decode(&tokenizer, story);
+            assert_eq!(encode(&tokenizer, &text, PLAIN), story, "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn the_model_file_holds_the_same_vocabulary() {
+    let name = "/tests/data/demo/ganglion-demo-14m.f16.gguf";
+    let path = PathBuf::from(format!("{}{name}", env!("CARGO_MANIFEST_DIR")));
+    let source = TokenizerSource { add_bos: true, ..gguf_source(&path) };
+    assert!(build(&source).unwrap() == build(&demo_source()).unwrap());
+}
+
+#[test]
+fn reference_vectors() {
+    let section = Section::of(&demo_source());
+    let tokenizer = section.tokenizer();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/vectors.json");
+    let cases = json(&fs::read_to_string(path).unwrap());
+    let cases = cases.as_array().unwrap();
+    assert!(cases.len() > 300);
+    for case in cases {
+        let text = case[0].as_str().unwrap();
+        let plain = ids(&case[1]);
+        assert_eq!(encode(&tokenizer, text, PLAIN), plain, "{text:?}");
+        assert_eq!(decode(&tokenizer, &plain), text);
+        let special = if case[2].is_null() { plain } else { ids(&case[2]) };
+        assert_eq!(encode(&tokenizer, text, SPECIAL), special, "{text:?}, special");
+    }
+}
+
+#[test]
+fn gpt2_vocabulary() {
+    let Some(folder) = std::env::var_os("GANGLION_DATA").map(PathBuf::from) else {
+        println!("SKIP: GANGLION_DATA names no folder with tokenizer/vocab-gpt-2.gguf");
+        return;
+    };
+    let folder = folder.join("tokenizer");
+    let section = Section::of(&gguf_source(&folder.join("vocab-gpt-2.gguf")));
+    let tokenizer = section.tokenizer();
+    let read = |name| fs::read_to_string(folder.join(name)).unwrap();
+    let (texts, wanted) = (read("gpt-2.inp"), read("gpt-2.out"));
+    let texts: Vec<&str> = texts.split_terminator("\n__ggml_vocab_test__\n").collect();
+    let wanted: Vec<&str> = wanted.lines().collect();
+    assert!(texts.len() > 40 && texts.len() == wanted.len());
+    for (text, wanted) in texts.into_iter().zip(wanted) {
+        let wanted: Vec<u32> = wanted.split_whitespace().map(|id| id.parse().unwrap()).collect();
+        assert_eq!(encode(&tokenizer, text, PLAIN), wanted, "{text:?}");
+        assert_eq!(decode(&tokenizer, &wanted), text);
+    }
+}
+
+#[test]
+fn merges_by_rank_then_from_the_left() {
+    let section = Section::of(&small_source());
+    let tokenizer = section.tokenizer();
+    let spelled = |text| {
+        let ids = encode(&tokenizer, text, PLAIN);
+        ids.iter().map(|&id| decode(&tokenizer, &[id])).collect::<Vec<_>>()
+    };
+    // `b c` goes first, so `ab c` never gets its chance.
+    assert_eq!(spelled("abc"), ["a", "bc"]);
+    assert_eq!(spelled("abab"), ["ab", "ab"]);
+    assert_eq!(spelled("aabbc"), ["a", "ab", "bc"]);
+    assert_eq!(spelled("Ω"), ["\u{fffd}", "\u{fffd}"]);
+}
+
+#[test]
+fn special_tokens_only_when_asked() {
+    let section = Section::of(&small_source());
+    let tokenizer = section.tokenizer();
+    let less = encode(&tokenizer, "<", PLAIN)[0];
+    let spelled = encode(&tokenizer, "<s>", PLAIN);
+    assert_eq!(spelled.len(), 3);
+    assert_eq!(encode(&tokenizer, "<s>", BOS), [&[259], spelled.as_slice()].concat());
+    assert_eq!(encode(&tokenizer, "<s><unk>", SPECIAL), [259, 260]);
+    assert_eq!(encode(&tokenizer, "<<s>ab", SPECIAL), [less, 259, 256]);
+    // User-defined tokens are part of the text; the longest wins.
+    assert_eq!(encode(&tokenizer, "<<tool>><tool>ab<", PLAIN), [less, 262, 261, 256, less]);
+    assert_eq!(tokenizer.token_type(259), Some(TokenType::Control));
+    assert_eq!(tokenizer.token_type(264), None);
+    assert_eq!(tokenizer.token_bytes(259), b"<s>");
+    // A sign outside the byte-level alphabet: the token is plain text.
+    assert_eq!(tokenizer.token_bytes(263), "Ω Ġ".as_bytes());
+    assert_eq!(tokenizer.token_bytes(264), b"");
+    assert_eq!(tokenizer.token_bytes(u32::MAX), b"");
+    assert_eq!(tokenizer.token_bytes_max(), 7);
+}
+
+#[test]
+fn limits_are_named() {
+    let section = Section::of(&small_source());
+    let tokenizer = section.tokenizer();
+    let mut words = vec![0; EncodeScratch::words(5)];
+    let mut scratch = EncodeScratch::new(&mut words);
+    assert_eq!(scratch.piece_bytes_max(), 8);
+    let mut out = [0; 3];
+    let mut tokens = |text, options| tokenizer.encode(text, options, &mut scratch, &mut out);
+    assert_eq!(tokens("aab", BOS), Ok(3));
+    assert_eq!(tokens("aab ddddddd", BOS), Err(TokenError::TooManyTokens { total: 11, max: 3 }));
+    let long = TokenError::PieceTooLong { bytes: 9, max: 8 };
+    assert_eq!(tokens("aab dddddddd", BOS), Err(long));
+    assert_eq!(out[1..], encode(&tokenizer, "aab", PLAIN));
+    let mut none = EncodeScratch::new(&mut []);
+    let long = TokenError::PieceTooLong { bytes: 1, max: 0 };
+    assert_eq!(tokenizer.encode("a", PLAIN, &mut none, &mut out), Err(long));
+
+    // Without BOS, and without a token for `d`.
+    let source = TokenizerSource { bos: None, add_bos: false, ..small_source() };
+    let tokens = source.tokens.iter().map(|t| if t == "d" { "dab" } else { t }.into()).collect();
+    let section = Section::of(&TokenizerSource { tokens, ..source });
+    let tokenizer = section.tokenizer();
+    let mut scratch = EncodeScratch::new(&mut words);
+    let mut tokens = |text, options| tokenizer.encode(text, options, &mut scratch, &mut out);
+    assert_eq!(tokens("a", BOS), Err(TokenError::NoBos));
+    assert_eq!(tokens("ad", PLAIN), Err(TokenError::NoByteToken { byte: b'd' }));
+}
+
+#[test]
+fn one_long_piece_takes_no_time() {
+    let section = Section::of(&demo_source());
+    let tokenizer = section.tokenizer();
+    let mut words = vec![0; EncodeScratch::words(PIECE_BYTES_MAX)];
+    let mut out = vec![0; PIECE_BYTES_MAX];
+    for unit in ["a", "the", "etaoinshrdlu", "once", " ", "="] {
+        let text = unit.repeat(PIECE_BYTES_MAX / unit.len());
+        let mut scratch = EncodeScratch::new(&mut words);
+        let start = Instant::now();
+        let count = tokenizer.encode(&text, PLAIN, &mut scratch, &mut out).unwrap();
+        let took = start.elapsed();
+        assert!(took < Duration::from_millis(100), "{unit:?}: {took:?}");
+        assert_eq!(decode(&tokenizer, &out[..count]), text);
+    }
+}
+
+#[test]
+fn bad_vocabularies_are_refused_in_a_sentence() {
+    let small = small_source();
+    let refused = |source: TokenizerSource, wanted: &str| {
+        let error: TokenizerError = build(&source).expect_err(wanted);
+        assert_eq!(error.to_string(), wanted);
+    };
+    let merges = |list: &[&str]| TokenizerSource {
+        merges: list.iter().map(|merge| merge.to_string()).collect(),
+        ..small.clone()
+    };
+    refused(
+        TokenizerSource { model: "llama".into(), ..small.clone() },
+        "the tokenizer model `llama` is not supported: wanted gpt2",
+    );
+    refused(
+        TokenizerSource { pre: "qwen2".into(), ..small.clone() },
+        "the pre-tokenizer `qwen2` is not supported: wanted gpt-2; another one would cut the text \
+         elsewhere and change the model's input",
+    );
+    refused(
+        TokenizerSource { tokens: vec![], ..small.clone() },
+        "the vocabulary is empty: wanted at least one token, check the model file",
+    );
+    refused(
+        TokenizerSource { types: vec![1; 3], ..small.clone() },
+        "the vocabulary has 264 tokens but 3 token types: wanted one type a token",
+    );
+    refused(
+        TokenizerSource { types: vec![7; 264], ..small.clone() },
+        "token 0 (`!`) has the type 7: wanted 1 to 6",
+    );
+    refused(
+        TokenizerSource { eos: Some(264), ..small.clone() },
+        "the EOS token is 264: wanted less than the 264 tokens of the vocabulary",
+    );
+    refused(
+        TokenizerSource { bos: None, ..small.clone() },
+        "the model asks for a BOS token before each prompt but names none",
+    );
+    refused(
+        merges(&["a b", "ab"]),
+        "merge 1 (`ab`) is not a pair: wanted two tokens with one space between",
+    );
+    refused(
+        merges(&["a b", "a bcd"]),
+        "merge 1 (`a bcd`) needs the token `bcd`, which the vocabulary lacks",
+    );
+    refused(merges(&["c a"]), "merge 0 (`c a`) needs the token `ca`, which the vocabulary lacks");
+    refused(
+        merges(&["a b", "b c", "a b"]),
+        "merge 2 (`a b`) repeats merge 0: wanted each pair once",
+    );
+}
+
+/// SplitMix64: enough to choose what to damage.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
+    }
+}
+
+#[test]
+fn a_damaged_section_never_panics() {
+    let good = build(&small_source()).unwrap();
+    let mut words = vec![0; EncodeScratch::words(64)];
+    let mut out = [0; 64];
+    let layout = TokenizerLayout::of(bytemuck::from_bytes(&Section::new(&good).bytes()[..64]));
+    let parts = [
+        0,
+        layout.merges,
+        layout.token_offsets,
+        layout.byte_ids,
+        layout.special_first,
+        layout.special_ids,
+        layout.token_types,
+        layout.blob,
+        layout.section_bytes,
+    ]
+    .map(|offset| offset as usize);
+    let (mut refused, mut accepted) = (0, 0);
+    for seed in 0..10_000 {
+        let mut random = Random(seed);
+        let mut section = Section::new(&good);
+        let bytes = section.bytes();
+        for _ in 0..=random.below(3) {
+            let part = random.below(parts.len() - 1);
+            let at = parts[part] + random.below(parts[part + 1] - parts[part]);
+            let word = [random.below(264) as u32, u32::MAX, 1 << random.below(32)][random.below(3)];
+            match random.below(3) {
+                0 => bytes[at / 4 * 4..][..4].copy_from_slice(&word.to_le_bytes()),
+                1 => bytes[at] ^= 1 << random.below(8),
+                _ => bytes[at] = random.below(256) as u8,
+            }
+        }
+        let length = if random.below(8) == 0 { random.below(good.len()) } else { good.len() };
+        let Ok(tokenizer) = Tokenizer::new(&section.bytes()[..length]) else {
+            refused += 1;
+            continue;
+        };
+        accepted += 1;
+        let mut scratch = EncodeScratch::new(&mut words);
+        for text in ["abcabcaabbcc", "<s>ab<tool>>é<unk>Ω<", "  don't 12 \u{1F642}\n"] {
+            for options in [PLAIN, EncodeOptions { bos: true, parse_special: true }] {
+                let _ = tokenizer.encode(text, options, &mut scratch, &mut out);
+            }
+        }
+        let _ = decode(&tokenizer, &(0..270).collect::<Vec<_>>());
+        let _ = tokenizer.encode(&"abc".repeat(9), PLAIN, &mut scratch, &mut []);
+    }
+    assert!(refused > 500 && accepted > 500, "{refused} refused, {accepted} accepted");
+}
+
+#[test]
+fn a_misplaced_or_foreign_section_is_refused() {
+    let good = build(&small_source()).unwrap();
+    let mut shifted = Section::new(&[&[0; 4], good.as_slice()].concat());
+    let error = Tokenizer::new(&shifted.bytes()[1..]).unwrap_err();
+    assert!(error.to_string().contains("address"), "{error}");
+    let mut foreign = Section::new(&good);
+    foreign.bytes()[7] = b'2';
+    let error = Tokenizer::new(foreign.bytes()).unwrap_err();
+    assert!(error.to_string().contains("magic"), "{error}");
+    let error = Tokenizer::new(&Section::new(&good).bytes()[..32]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the tokenizer in the image is damaged: its size in bytes is 32, wanted at least 64; pack \
+         the model again"
+    );
+}
