@@ -19,7 +19,12 @@ pub fn compile() {
     println!("cargo::rerun-if-changed=kernels");
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         cc::Build::new()
-            .files(["kernels/x86/matvec.c", "kernels/x86/down.c", "kernels/x86/attend.c", "kernels/x86/vector.c"])
+            .files([
+                "kernels/x86/matvec.c",
+                "kernels/x86/down.c",
+                "kernels/x86/attend.c",
+                "kernels/x86/vector.c",
+            ])
             .include("kernels")
             .opt_level(3)
             .flags(FLAGS)

@@ -422,6 +422,83 @@ fn a_damaged_section_never_panics() {
     assert!(refused > 500 && accepted > 500, "{refused} refused, {accepted} accepted");
 }
 
+/// The sentence that refuses `source` with the 32-bit `words` at byte `at` of its section.
+fn refusal(source: &TokenizerSource, at: u64, words: &[u32]) -> String {
+    let mut section = Section::of(source);
+    let damage: &[u8] = bytemuck::cast_slice(words);
+    section.bytes()[at as usize..][..damage.len()].copy_from_slice(damage);
+    match Tokenizer::new(section.bytes()) {
+        Ok(_) => format!("{words:?} at {at} were accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn every_claim_is_checked() {
+    let source = small_source();
+    let mut section = Section::of(&source);
+    let layout = TokenizerLayout::of(bytemuck::from_bytes(&section.bytes()[..64]));
+    let merges: &[[u32; 4]] = bytemuck::cast_slice(
+        &section.bytes()[layout.merges as usize..layout.token_offsets as usize],
+    );
+    let occupied = merges.iter().position(|merge| merge[0] != u32::MAX).unwrap();
+    let merge = layout.merges + 16 * occupied as u64;
+    let special_first = |byte: u8| layout.special_first + 4 * u64::from(byte);
+    let cases: [(u64, &[u32], &str); 22] = [
+        (8, &[0], "stated size"),
+        (12, &[1], "model code"),
+        (16, &[1], "pre-tokenizer code"),
+        (20, &[2], "flags"),
+        (24, &[264], "BOS or EOS"),
+        (24, &[u32::MAX], "BOS"),
+        (28, &[264], "BOS or EOS"),
+        (32, &[0], "stated size"),
+        (36, &[8], "longest token"),
+        (44, &[2], "merge count"),
+        (44, &[5], "merge slots"),
+        (52, &[0], "longest search"),
+        (52, &[6], "longest search"),
+        (merge, &[264], "merge's token"),
+        (merge + 8, &[3], "merge count"),
+        (layout.token_offsets, &[1], "first token's offset"),
+        (layout.token_offsets + 8, &[0], "token's offset"),
+        (layout.byte_ids, &[264], "byte, BOS or EOS"),
+        (layout.special_first, &[1], "index of special tokens"),
+        (special_first(b'='), &[5; 256 - b'=' as usize + 1], "last index of special tokens"),
+        (layout.special_ids, &[264], "special token's size"),
+        (layout.token_types, &[0x0101_0701], "token's type"),
+    ];
+    for (at, words, wanted) in cases {
+        let sentence = refusal(&source, at, words);
+        assert!(sentence.contains(wanted), "{wanted}: {sentence}");
+    }
+    // `<s>` without bytes: its end moves to its start, and another token stays the longest.
+    let mut source = source;
+    source.tokens.push("longest".repeat(3));
+    source.types.push(1);
+    let mut section = Section::of(&source);
+    let end = layout.token_offsets + 4 * 260;
+    let start = bytemuck::cast_slice::<u8, u32>(section.bytes())[end as usize / 4 - 1];
+    let sentence = refusal(&source, end, &[start]);
+    assert!(sentence.contains("special token's size"), "{sentence}");
+}
+
+#[test]
+fn half_a_character_is_never_a_special_token() {
+    let mut source = small_source();
+    source.tokens.extend(["é".to_string(), "longest here".to_string()]);
+    source.types = [vec![1; 264], vec![4, 1]].concat();
+    let mut section = Section::of(&source);
+    let layout = TokenizerLayout::of(bytemuck::from_bytes(&section.bytes()[..64]));
+    let words: &mut [u32] = bytemuck::cast_slice_mut(&mut section.0);
+    // The token loses its first byte, and the index learns what it starts with now.
+    words[layout.token_offsets as usize / 4 + 264] += 1;
+    words[layout.special_first as usize / 4..][0xAA..0xC4].fill(1);
+    let tokenizer = section.tokenizer();
+    assert_eq!(tokenizer.token_bytes(264), [0xA9]);
+    assert_eq!(encode(&tokenizer, "é", SPECIAL).len(), 2);
+}
+
 #[test]
 fn a_misplaced_or_foreign_section_is_refused() {
     let good = build(&small_source()).unwrap();

@@ -1,1 +1,260 @@
-//! Room: cluster.
+//! The workshop: a layer's feed-forward network, cluster by cluster, hits while misses fly.
+//!
+//! Called by model once a layer. The main thread looks the candidates up, hands the misses to the
+//! readers in waves and lets the team compute: first the clusters whose neurons lie in slots, then
+//! each read as it lands, straight from staging. Which of the missed neurons get a slot is decided
+//! afterwards. Invariants: a neuron is computed exactly once; sums are integers, so the order of
+//! clusters, threads and reads can't change a bit of the output.
+
+mod compute;
+mod error;
+mod wave;
+
+pub use error::ClusterError;
+
+use crate::cache::Cache;
+use crate::image::{Record, WeightType};
+use crate::kernel::{Activation, Kernels, accumulator};
+use crate::metrics::FetchCounters;
+use crate::predictor::Predictor;
+use crate::storage::Larder;
+use crate::sys::Lead;
+use compute::{Task, Worker};
+use core::sync::atomic::AtomicUsize;
+use wave::WaveCursor;
+
+/// Neurons a worker claims at a time.
+const CLUSTER: u32 = 64;
+
+/// An expert chosen for a token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chosen {
+    /// Expert of the layer.
+    pub expert: u16,
+    /// Its share of the output.
+    pub weight: f32,
+}
+
+/// A neuron that fired.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fired {
+    /// Layer.
+    pub layer: u16,
+    /// Expert.
+    pub expert: u16,
+    /// Neuron, in image order.
+    pub neuron: u32,
+    /// Value of its gate.
+    pub gate: f32,
+}
+
+/// Is told of every neuron that fires, from any thread.
+pub type Observer<'a> = &'a (dyn Fn(Fired) + Sync);
+
+/// Sizes of a layer's network.
+#[derive(Clone, Copy, Debug)]
+pub struct Dimensions {
+    /// Width of input and output.
+    pub hidden: usize,
+    /// Experts a layer.
+    pub experts: u32,
+    /// Neurons an expert.
+    pub ff: u32,
+    /// How records are stored.
+    pub weight: WeightType,
+    /// Layout of a record.
+    pub record: Record,
+    /// Bytes of a slot.
+    pub slot_bytes: usize,
+}
+
+/// Cache, slots and larder, worked by the team.
+pub struct Workshop<'a> {
+    kernels: &'static Kernels,
+    larder: &'a Larder<'a>,
+    cache: Cache<'a>,
+    slots: &'a mut [u8],
+    predictor: Predictor,
+    dims: Dimensions,
+    /// Told of every neuron that fires; for tests and profiles.
+    pub observer: Option<Observer<'a>>,
+    /// What was looked up and read.
+    pub counters: FetchCounters,
+}
+
+/// The input of a layer's network.
+#[derive(Clone, Copy)]
+pub struct Input<'x> {
+    /// Layer.
+    pub layer: u16,
+    /// Experts that run, with their shares.
+    pub chosen: &'x [Chosen],
+    /// Normalised residual stream.
+    pub x: Activation<'x>,
+    /// The layer's down unit is 2 to this.
+    pub unit_exponent: i32,
+}
+
+impl<'a> Workshop<'a> {
+    /// A workshop with an empty cache.
+    pub fn new(
+        kernels: &'static Kernels,
+        larder: &'a Larder<'a>,
+        cache: Cache<'a>,
+        slots: &'a mut [u8],
+        dims: Dimensions,
+    ) -> Workshop<'a> {
+        Workshop {
+            kernels,
+            larder,
+            cache,
+            slots,
+            predictor: Predictor::None,
+            dims,
+            observer: None,
+            counters: FetchCounters::default(),
+        }
+    }
+
+    /// Adds the network's output to `out`, f32[hidden]. `sums` is every thread's accumulator
+    /// memory: 16 bytes an output each.
+    pub fn run(
+        &mut self,
+        lead: &mut Lead<'_>,
+        input: Input<'_>,
+        sums: &mut [u8],
+        out: &mut [f32],
+    ) -> Result<(), ClusterError> {
+        for chosen in input.chosen {
+            let first = self.first_neuron(input.layer, chosen.expert);
+            self.cache.pin(first..first + self.dims.ff);
+        }
+        let result = self.run_pinned(lead, input, sums, out);
+        self.cache.unpin();
+        result
+    }
+
+    fn run_pinned(
+        &mut self,
+        lead: &mut Lead<'_>,
+        input: Input<'_>,
+        sums: &mut [u8],
+        out: &mut [f32],
+    ) -> Result<(), ClusterError> {
+        let mut workers = Worker::team(lead.threads(), self.dims.hidden, sums);
+        let mut cursor = WaveCursor::new();
+        let mut hits = self.touch_hits(input);
+        loop {
+            let wave = cursor.next(&self.cache, self.larder, &self.dims, input, self.predictor);
+            self.larder.submit(&wave);
+            self.count_wave(&wave);
+            let task = Task {
+                kernels: self.kernels,
+                larder: self.larder,
+                cache: &self.cache,
+                slots: self.slots,
+                dims: self.dims,
+                observer: self.observer,
+                input,
+                hits,
+                next_cluster: AtomicUsize::new(0),
+            };
+            lead.each(&mut workers, &|_, worker| task.work(worker));
+            let fault = workers.iter().find_map(|worker| worker.fault);
+            self.admit_wave(fault.is_none());
+            if let Some(fault) = fault {
+                return Err(fault);
+            }
+            hits = false;
+            if cursor.is_done(input) {
+                break;
+            }
+        }
+        let (first, rest) = workers.split_first_mut().expect("a team has a member");
+        let total = first.sums();
+        for worker in rest {
+            accumulator::merge(total, worker.sums());
+        }
+        accumulator::finish(total, input.unit_exponent, out);
+        Ok(())
+    }
+
+    /// Marks every candidate that lies in a slot; whether there is one.
+    fn touch_hits(&mut self, input: Input<'_>) -> bool {
+        let mut hits = 0;
+        for chosen in input.chosen {
+            let first = self.first_neuron(input.layer, chosen.expert);
+            for neuron in self.predictor.candidates(self.dims.ff) {
+                hits += u64::from(self.cache.touch(first + neuron).is_some());
+            }
+        }
+        let looked_up = self.predictor.candidates(self.dims.ff).len() * input.chosen.len();
+        self.counters.hits += hits;
+        self.counters.misses += looked_up as u64 - hits;
+        hits > 0
+    }
+
+    fn count_wave(&mut self, wave: &[crate::storage::Run]) {
+        self.counters.reads += wave.len() as u64;
+        let bytes = wave.iter().map(|run| self.larder.map().bytes(run).1 as u64);
+        self.counters.bytes += bytes.sum::<u64>();
+    }
+
+    /// Gives the missed neurons of the wave slots, as far as there are any, and the wave's buffers
+    /// back. `keep` is false after a fault: then nothing is admitted.
+    fn admit_wave(&mut self, keep: bool) {
+        while self.larder.take().is_some() {} // what a faulting team left
+        let record = self.dims.record;
+        for landed in self.larder.wave() {
+            let Ok(landed) = landed else { continue };
+            let map = self.larder.map();
+            for neuron in map.neurons(&landed.run).filter(|_| keep) {
+                let index = self.first_neuron(landed.run.layer, landed.run.expert) + neuron;
+                if self.cache.slot(index).is_some() {
+                    continue;
+                }
+                let Some(slot) = self.cache.admit(index) else { break };
+                let from = map.record_in(&landed.run, &landed.bytes, neuron);
+                let into = &mut self.slots[slot * self.dims.slot_bytes..][..self.dims.slot_bytes];
+                compute::to_slot(&record, from, into);
+            }
+        }
+        self.larder.release();
+    }
+
+    /// Fills free slots with the first records of every expert, the hottest ones: called at boot.
+    pub fn warm(&mut self, layers: u16) -> Result<(), ClusterError> {
+        let experts = u32::from(layers) * self.dims.experts;
+        let share = self.cache.slots() as u32 / experts;
+        let neurons = share.min(self.dims.ff);
+        for layer in 0..layers {
+            for expert in 0..self.dims.experts as u16 {
+                let mut next_unit = 0;
+                let units = neurons / self.dims.record.per_block as u32;
+                while next_unit < units {
+                    let wave = wave::sequential(self.larder, layer, expert, &mut next_unit, units);
+                    self.larder.submit(&wave);
+                    while let Some(landed) = self.larder.take() {
+                        drop(landed?);
+                    }
+                    self.admit_wave(true);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn first_neuron(&self, layer: u16, expert: u16) -> u32 {
+        (u32::from(layer) * self.dims.experts + u32::from(expert)) * self.dims.ff
+    }
+
+    /// Whether the cache's tables agree; for tests.
+    pub fn is_consistent(&self) -> bool {
+        self.cache.is_consistent()
+    }
+
+    /// The larder.
+    pub fn larder(&self) -> &'a Larder<'a> {
+        self.larder
+    }
+}

@@ -237,7 +237,8 @@ fn token_types(source: &TokenizerSource) -> Result<Vec<TokenType>, TokenizerErro
 
 /// The byte each sign of the byte-level alphabet stands for.
 ///
-/// Printable Latin-1 stands for itself; the other 68 bytes, ascending, are the signs from U+0100 on.
+/// Printable Latin-1 stands for itself; the other 68 bytes, ascending, are the signs from U+0100
+/// on.
 fn byte_alphabet() -> HashMap<char, u8> {
     let mut next = 0x100;
     (0..=255u8)

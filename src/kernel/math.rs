@@ -4,6 +4,8 @@
 //! divide and bit operations in a fixed order, so every machine gives the same bits. The vector
 //! versions in `kernels/` repeat [`exp`] step by step.
 
+use crate::image::geometry::LANES;
+
 /// `exp` is 0 below this: every other result is a normal number.
 pub const EXP_LOW: f32 = -87.3;
 /// `exp` stays at its value here for everything above: every result is finite.
@@ -108,4 +110,15 @@ pub fn round_half_even(x: f32) -> i32 {
 pub const fn power_of_two(exponent: i32) -> f32 {
     assert!(-126 <= exponent && exponent <= 127);
     f32::from_bits(((exponent + 127) as u32) << 23)
+}
+
+/// Dot product of two f32 vectors in the canonical order: 16 partial sums, then the fixed tree.
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut partials = [0.0f32; LANES as usize];
+    for (a, b) in a.chunks(partials.len()).zip(b.chunks(LANES as usize)) {
+        for ((partial, a), b) in partials.iter_mut().zip(a).zip(b) {
+            *partial += a * b;
+        }
+    }
+    super::twin::tree(&partials)
 }

@@ -115,7 +115,7 @@ pub(super) fn f16_at(bytes: &[u8], index: usize) -> f32 {
 }
 
 /// The one order in which 16 partial sums are added.
-fn tree(partials: &[f32; LANE_COUNT]) -> f32 {
+pub(super) fn tree(partials: &[f32; LANE_COUNT]) -> f32 {
     let mut sums = *partials;
     for width in [8, 4, 2, 1] {
         for lane in 0..width {

@@ -31,8 +31,8 @@ struct Symbol {
 /// Memory for one piece, lent by the caller.
 pub struct EncodeScratch<'a> {
     symbols: &'a mut [Symbol],
-    /// Tournament tree: node i is the least of nodes 2i and 2i + 1, leaf i the rank of the pair that
-    /// starts at symbol i, NONE where there is none.
+    /// Tournament tree: node i is the least of nodes 2i and 2i + 1, leaf i the rank of the pair
+    /// that starts at symbol i, NONE where there is none.
     ranks: &'a mut [u32],
 }
 

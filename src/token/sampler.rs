@@ -1,8 +1,8 @@
 //! Logits to the next token.
 //!
 //! The chain is repeat penalty, top-k, top-p, min-p, temperature, draw. Candidates are sorted by
-//! logit, then id, and summed in that order in f32, with the caller's `exp`: the same logits, history
-//! and seed give the same token on every machine.
+//! logit, then id, and summed in that order in f32, with the caller's `exp`: the same logits,
+//! history and seed give the same token on every machine.
 
 use core::cmp::Ordering;
 
@@ -96,8 +96,8 @@ impl Sampler {
         &self.config
     }
 
-    /// The next token. `logits` has one value a token of the vocabulary, `recent` is the sequence so
-    /// far, `candidates` is room for one a logit, `exp` the engine's own.
+    /// The next token. `logits` has one value a token of the vocabulary, `recent` is the sequence
+    /// so far, `candidates` is room for one a logit, `exp` the engine's own.
     pub fn sample(
         &mut self,
         logits: &[f32],
@@ -114,9 +114,9 @@ impl Sampler {
         }
         let kept = self.keep_top_k(candidates);
         let most = kept.first().ok_or(bad)?.logit;
-        let weight = |logit: f32| weight(logit - most, exp);
-        let kept = keep_top_p(kept, self.config.top_p, weight);
-        let kept = keep_min_p(kept, self.config.min_p, weight);
+        let odds = |candidate: &Candidate| exp_or_zero(candidate.logit - most, exp);
+        let kept = keep_top_p(kept, self.config.top_p, odds);
+        let kept = keep_min_p(kept, self.config.min_p, odds);
         Ok(self.draw(kept, exp))
     }
 
@@ -160,48 +160,48 @@ impl Sampler {
 
     /// Draws one of the sorted candidates by its probability at the temperature.
     fn draw(&mut self, kept: &[Candidate], exp: fn(f32) -> f32) -> u32 {
-        let most = kept[0].logit;
-        let weight = |logit: f32| weight((logit - most) / self.config.temperature, exp);
-        let total: f32 = kept.iter().map(|candidate| weight(candidate.logit)).sum();
+        let Candidate { id: mut drawn, logit: most } = kept[0];
+        let temperature = self.config.temperature;
+        let odds = |c: &Candidate| exp_or_zero((c.logit - most) / temperature, exp);
+        let total: f32 = kept.iter().map(odds).sum();
         let target = self.random.next_unit() * total;
         let mut sum = 0.0;
-        let mut last = kept[0].id;
         for candidate in kept {
-            let share = weight(candidate.logit);
+            let share = odds(candidate);
             if share > 0.0 {
                 sum += share;
-                last = candidate.id;
+                drawn = candidate.id;
             }
             if sum > target {
                 break;
             }
         }
-        last
+        drawn
     }
 }
 
-/// The fewest of the sorted candidates whose probabilities reach `top_p`.
-fn keep_top_p(kept: &[Candidate], top_p: f32, weight: impl Fn(f32) -> f32) -> &[Candidate] {
+/// The fewest of the sorted candidates whose probabilities reach `top_p`. `odds` are relative to
+/// the likeliest.
+fn keep_top_p(kept: &[Candidate], top_p: f32, odds: impl Fn(&Candidate) -> f32) -> &[Candidate] {
     if top_p >= 1.0 {
         return kept;
     }
-    let total: f32 = kept.iter().map(|candidate| weight(candidate.logit)).sum();
+    let total: f32 = kept.iter().map(&odds).sum();
     let mut sum = 0.0;
     let reached = kept.iter().position(|candidate| {
-        sum += weight(candidate.logit);
+        sum += odds(candidate);
         sum >= top_p * total
     });
     reached.map_or(kept, |index| &kept[..=index])
 }
 
 /// Those of the sorted candidates that are at least `min_p` times as likely as the first.
-fn keep_min_p(kept: &[Candidate], min_p: f32, weight: impl Fn(f32) -> f32) -> &[Candidate] {
-    let end = kept.iter().skip(1).position(|candidate| weight(candidate.logit) < min_p);
-    end.map_or(kept, |index| &kept[..=index])
+fn keep_min_p(kept: &[Candidate], min_p: f32, odds: impl Fn(&Candidate) -> f32) -> &[Candidate] {
+    &kept[..kept.partition_point(|candidate| odds(candidate) >= min_p)]
 }
 
-/// exp(x) for x <= 0; 0 where it would no longer be a normal number.
-fn weight(x: f32, exp: fn(f32) -> f32) -> f32 {
+/// exp(x) for x <= 0; 0 where it would hardly be a normal number.
+fn exp_or_zero(x: f32, exp: fn(f32) -> f32) -> f32 {
     if x < -87.0 { 0.0 } else { exp(x) }
 }
 

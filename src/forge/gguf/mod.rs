@@ -1,10 +1,11 @@
 //! Reads GGUF files: metadata, tensor list, rows as floats.
 //!
-//! Called by `shape` and `pack` of the forge, and by build.rs for the demo model. Reads with `pread`,
-//! never maps: a file cut short while we read it is an error, not a signal.
+//! Called by `shape` and `pack` of the forge, and by build.rs for the demo model. Reads with
+//! `pread`, never maps: a file cut short while we read it is an error, not a signal.
 //!
-//! Invariants of an opened file: keys and tensor names are unique, every tensor lies inside the file
-//! as it was when opened, no two tensors share a byte, no dimension is zero, a row is whole blocks.
+//! Invariants of an opened file: keys and tensor names are unique, every tensor lies inside the
+//! file as it was when opened, no two tensors share a byte, no dimension is zero, a row is whole
+//! blocks.
 //! Versions 2 and 3, little-endian.
 
 mod error;

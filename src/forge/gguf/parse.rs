@@ -3,10 +3,10 @@
 //! Called once by `Gguf::open`. Every length is compared with the bytes left in the file before
 //! anything of that length is allocated, so memory stays within a small multiple of the file.
 //!
-//! Layout (little-endian): `"GGUF"`, version u32, tensor count u64, key count u64; per key its name,
-//! value type u32 and value; per tensor its name, dimension count u32, dimensions u64, type u32,
-//! offset u64; then, from the next multiple of `general.alignment`, the data. A string is a u64
-//! length and its bytes.
+//! Layout (little-endian): `"GGUF"`, version u32, tensor count u64, key count u64; per key its
+//! name, value type u32 and value; per tensor its name, dimension count u32, dimensions u64, type
+//! u32, offset u64; then, from the next multiple of `general.alignment`, the data. A string is a
+//! u64 length and its bytes.
 
 use std::collections::BTreeMap;
 use std::io::Read;

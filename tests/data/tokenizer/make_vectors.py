@@ -20,16 +20,24 @@ HAND = [
     "''s", " 's", "'sun", "'", "' s", "don''t", "x'lx'l", "'r", "'re", "'v e", "\u2019s it\u2019s",
     "12345", "1 2 3", "x12y34", "3.14159", "1,000,000", "a1b2c3", " 42", "  42",
     "\u00bd \u2167 \u0663\u0664 \u0967\u0968 \u4e09 \u2460 \U0001d7d8",
-    "hello\u00a0world", "\u00a0", "\u00a0\u00a0x", "\u2003em", "\u3000\u3000", "a\u2028b", "a\u0085b",
+    "hello\u00a0world", "\u00a0", "\u00a0\u00a0x", "\u2003em", "\u3000\u3000", "a\u2028b",
+    "a\u0085b",
     "\u200b zero width \u200d", "\ufeffbom", "\u180e", "\x00", "\x01\x1f\x7f", "a\x0bb\x0cc\x1cd",
-    "e\u0301 o\u0308", "\u0301", " \u0301\u0301", "nai\u0308ve", "\u0e01\u0e33", "\u0928\u092e\u0938\u094d\u0924\u0947",
-    "\u4f60\u597d\uff0c\u4e16\u754c\u3002", "\u3053\u3093\u306b\u3061\u306f", "\uc548\ub155\ud558\uc138\uc694",
-    "\u0645\u0631\u062d\u0628\u0627", "\u05e9\u05dc\u05d5\u05dd", "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
-    "\U0001f642", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea", "\u2764\ufe0f!", " \U0001f680\U0001f680",
-    "<|endoftext|>", "a<|endoftext|>b", "<|endoftext|><|endoftext|>", " <|endoftext|> ", "<|endoftext|", "<<|endoftext|>>",
-    "fn main() { println!(\"{}\", 1 << 3); }", "https://example.org/?q=a%20b&c=d#e", "____----====", "...!?!?",
+    "e\u0301 o\u0308", "\u0301", " \u0301\u0301", "nai\u0308ve", "\u0e01\u0e33",
+    "\u0928\u092e\u0938\u094d\u0924\u0947",
+    "\u4f60\u597d\uff0c\u4e16\u754c\u3002", "\u3053\u3093\u306b\u3061\u306f",
+    "\uc548\ub155\ud558\uc138\uc694",
+    "\u0645\u0631\u062d\u0628\u0627", "\u05e9\u05dc\u05d5\u05dd",
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "\U0001f642", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea",
+    "\u2764\ufe0f!", " \U0001f680\U0001f680",
+    "<|endoftext|>", "a<|endoftext|>b", "<|endoftext|><|endoftext|>", " <|endoftext|> ",
+    "<|endoftext|", "<<|endoftext|>>",
+    "fn main() { println!(\"{}\", 1 << 3); }", "https://example.org/?q=a%20b&c=d#e", "____----====",
+    "...!?!?",
     "#" * 40, " " * 33 + "x", "\n" * 17 + "x", "\t" * 5 + "\n" * 5 + " y", "x" + " " * 20,
-    "a" * 100, "ab" * 60, "the" * 50, "aeiou" * 30, "\U0001f642" * 20, "\u0301" * 30, "thethethe andandand",
+    "a" * 100, "ab" * 60, "the" * 50, "aeiou" * 30, "\U0001f642" * 20, "\u0301" * 30,
+    "thethethe andandand",
     "Lily" * 12, "supercalifragilisticexpialidocious" * 3, "\U0010ffff\U000e0001\ue000\uffff",
 ]
 
@@ -55,7 +63,9 @@ def one(rng):
     if kind == 0:
         return " ".join(rng.choice(WORDS) for _ in range(rng.randrange(1, 20)))
     if kind == 1:
-        return "".join(rng.choice(WORDS) + rng.choice(["", " ", "  ", ", ", "\n"]) for _ in range(rng.randrange(1, 12)))
+        gaps = ["", " ", "  ", ", ", "\n"]
+        count = rng.randrange(1, 12)
+        return "".join(rng.choice(WORDS) + rng.choice(gaps) for _ in range(count))
     if kind == 2:  # any scalar value
         span = rng.choice([0x80, 0x250, 0x3000, 0x10000, 0x110000])
         points = (rng.randrange(span) for _ in range(rng.randrange(1, 30)))

@@ -1,0 +1,248 @@
+//! A model file as the packer sees it: its shape, its constants, its tensors by role.
+//!
+//! Used by `pack`, `shape` and build.rs. This version knows the `llama` family with routed experts
+//! and a dReLU gate; everything else is refused by name.
+
+use super::gguf::{Gguf, GgmlType, GgufError, Tensor};
+use super::tokenizer::{TokenizerError, TokenizerSource, build};
+use crate::image::header::Constants;
+use crate::image::{Activation, Shape};
+use std::path::Path;
+
+/// Why a file is not a model that can be packed.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelFileError {
+    /// The file is not a sound GGUF.
+    #[error("{0}")]
+    Gguf(#[from] GgufError),
+    /// Its tokenizer can't be packed.
+    #[error("{path}: {source}")]
+    Tokenizer {
+        /// The file.
+        path: String,
+        /// What stands in the way.
+        source: TokenizerError,
+    },
+    /// A key holds something this version doesn't run.
+    #[error("{path}: {key} is {found:?}; this version runs {wanted}")]
+    Unknown {
+        /// The file.
+        path: String,
+        /// The key.
+        key: &'static str,
+        /// What it holds.
+        found: String,
+        /// What it may hold.
+        wanted: &'static str,
+    },
+    /// A dimension is outside the limits.
+    #[error("{path}: {name} is {found}, outside 1 to {limit}; the file is damaged or not a decoder")]
+    Shape {
+        /// The file.
+        path: String,
+        /// The dimension.
+        name: &'static str,
+        /// Largest value.
+        limit: u64,
+        /// Its value.
+        found: u64,
+    },
+    /// A tensor has other dimensions than the model's.
+    #[error("{path}: tensor {name} is {found:?}, the model's dimensions ask for {wanted:?}")]
+    TensorShape {
+        /// The file.
+        path: String,
+        /// The tensor.
+        name: String,
+        /// What the dimensions ask for, row length first.
+        wanted: Vec<u64>,
+        /// What it has.
+        found: Vec<u64>,
+    },
+}
+
+/// An open model file.
+pub struct ModelFile {
+    /// The tensors.
+    pub gguf: Gguf,
+    /// The model's name.
+    pub name: String,
+    /// Its dimensions.
+    pub shape: Shape,
+    /// Its scalars.
+    pub constants: Constants,
+    /// The packed tokenizer.
+    pub tokenizer: Vec<u8>,
+    /// Base of the rotary frequencies.
+    pub rope_base: f32,
+}
+
+/// Tensor roles of a layer: (name within the layer, rows, columns, per expert).
+type Role = (&'static str, u64, u64, bool);
+
+impl ModelFile {
+    /// Opens `path` and checks that every tensor of the model is there with its dimensions.
+    pub fn open(path: &Path) -> Result<ModelFile, ModelFileError> {
+        let gguf = Gguf::open(path)?;
+        let file = path.display().to_string();
+        expect(&gguf, "general.architecture", "llama", "the llama family")?;
+        let key = "powerinfer.ffn_activation";
+        let activation = gguf.opt_string(key)?.unwrap_or("silu").to_string();
+        if activation != "drelu" {
+            return Err(ModelFileError::Unknown {
+                path: file,
+                key,
+                found: activation,
+                wanted: "drelu",
+            });
+        }
+        let tokenizer = tokenizer(&gguf)?;
+        let shape = shape(&gguf, tokenizer.len() as u64)?;
+        if let Some((name, limit, found)) = shape.fault() {
+            return Err(ModelFileError::Shape { path: file, name, limit, found });
+        }
+        let name = gguf.opt_string("general.name")?.unwrap_or("model").to_string();
+        let constants = Constants {
+            rms_eps: gguf.f32("llama.attention.layer_norm_rms_epsilon")?,
+            context_trained: gguf.u32("llama.context_length")?,
+        };
+        let rope_base = gguf.opt_f32("llama.rope.freq_base")?.unwrap_or(10_000.0);
+        let model = ModelFile { gguf, name, shape, constants, tokenizer, rope_base };
+        model.check_tensors()?;
+        Ok(model)
+    }
+
+    /// A tensor of a layer.
+    pub fn layer_tensor(&self, layer: u64, role: &str) -> Result<&Tensor, ModelFileError> {
+        Ok(self.gguf.tensor(&format!("blk.{layer}.{role}.weight"))?)
+    }
+
+    /// The output head: the embedding matrix where they are tied.
+    pub fn head(&self) -> Result<&Tensor, ModelFileError> {
+        let name = if self.shape.tied { "token_embd.weight" } else { "output.weight" };
+        Ok(self.gguf.tensor(name)?)
+    }
+
+    /// Rotary frequencies: base^(-2i / head_dim), and the file's own factors where it has them.
+    pub fn rope_frequencies(&self) -> Vec<f64> {
+        let head_dim = self.shape.head_dim as f64;
+        let base = f64::from(self.rope_base);
+        (0..self.shape.head_dim / 2).map(|i| base.powf(-2.0 * i as f64 / head_dim)).collect()
+    }
+
+    fn check_tensors(&self) -> Result<(), ModelFileError> {
+        let s = &self.shape;
+        let roles: [Role; 10] = [
+            ("attn_norm", 1, s.hidden, false),
+            ("attn_q", s.query_dim(), s.hidden, false),
+            ("attn_k", s.kv_dim(), s.hidden, false),
+            ("attn_v", s.kv_dim(), s.hidden, false),
+            ("attn_output", s.hidden, s.query_dim(), false),
+            ("ffn_norm", 1, s.hidden, false),
+            ("ffn_gate_inp", s.experts, s.hidden, false),
+            ("ffn_gate_exps", s.ff, s.hidden, true),
+            ("ffn_up_exps", s.ff, s.hidden, true),
+            ("ffn_down_exps", s.hidden, s.ff, true),
+        ];
+        for layer in 0..s.layers {
+            for (role, rows, columns, per_expert) in roles {
+                let experts = if per_expert { s.experts } else { 1 };
+                self.check(self.layer_tensor(layer, role)?, columns, rows, experts)?;
+            }
+        }
+        self.check(self.gguf.tensor("token_embd.weight")?, s.hidden, s.vocab, 1)?;
+        self.check(self.gguf.tensor("output_norm.weight")?, s.hidden, 1, 1)?;
+        self.check(self.head()?, s.hidden, s.vocab, 1)
+    }
+
+    fn check(
+        &self,
+        tensor: &Tensor,
+        columns: u64,
+        rows: u64,
+        experts: u64,
+    ) -> Result<(), ModelFileError> {
+        let mut wanted = vec![columns, rows, experts];
+        while wanted.len() > 1 && wanted.last() == Some(&1) {
+            wanted.pop();
+        }
+        let mut found = tensor.dims.clone();
+        while found.len() > 1 && found.last() == Some(&1) {
+            found.pop();
+        }
+        if wanted == found {
+            return Ok(());
+        }
+        let path = self.gguf.path().display().to_string();
+        Err(ModelFileError::TensorShape { path, name: tensor.name.clone(), wanted, found })
+    }
+
+    /// Whether a tensor's own codes are those of `weight` in a row.
+    pub fn has_codes_of(tensor: &Tensor, weight: crate::image::WeightType) -> bool {
+        match weight {
+            crate::image::WeightType::Q8 => tensor.kind == GgmlType::Q8_0,
+            crate::image::WeightType::Q4 => tensor.kind == GgmlType::Q4_0,
+            crate::image::WeightType::F16 => false,
+        }
+    }
+}
+
+fn expect(
+    gguf: &Gguf,
+    key: &'static str,
+    value: &str,
+    wanted: &'static str,
+) -> Result<(), ModelFileError> {
+    let found = gguf.string(key)?;
+    if found == value {
+        return Ok(());
+    }
+    let path = gguf.path().display().to_string();
+    Err(ModelFileError::Unknown { path, key, found: found.into(), wanted })
+}
+
+fn shape(gguf: &Gguf, tokenizer_bytes: u64) -> Result<Shape, ModelFileError> {
+    let number = |key: &str| gguf.u64(&format!("llama.{key}"));
+    let heads = number("attention.head_count")?;
+    let hidden = number("embedding_length")?;
+    let head_dim = match gguf.opt_u64("llama.attention.key_length")? {
+        Some(length) => length,
+        None => hidden.checked_div(heads).unwrap_or(0),
+    };
+    let embedding = gguf.tensor("token_embd.weight")?;
+    Ok(Shape {
+        layers: number("block_count")?,
+        hidden,
+        heads,
+        kv_heads: gguf.opt_u64("llama.attention.head_count_kv")?.unwrap_or(heads),
+        head_dim,
+        experts: number("expert_count")?,
+        experts_used: number("expert_used_count")?,
+        ff: number("feed_forward_length")?,
+        vocab: embedding.rows(),
+        activation: Activation::DRelu,
+        tied: gguf.opt_tensor("output.weight").is_none(),
+        tokenizer_bytes,
+    })
+}
+
+fn tokenizer(gguf: &Gguf) -> Result<Vec<u8>, ModelFileError> {
+    let tokens = gguf.strings("tokenizer.ggml.tokens")?.to_vec();
+    let types = match gguf.opt_i32s("tokenizer.ggml.token_type")? {
+        Some(types) => types,
+        None => vec![1; tokens.len()],
+    };
+    let bos = gguf.opt_u32("tokenizer.ggml.bos_token_id")?;
+    let source = TokenizerSource {
+        model: gguf.string("tokenizer.ggml.model")?.into(),
+        pre: gguf.opt_string("tokenizer.ggml.pre")?.unwrap_or("default").into(),
+        tokens,
+        types,
+        merges: gguf.strings("tokenizer.ggml.merges")?.to_vec(),
+        bos,
+        eos: gguf.opt_u32("tokenizer.ggml.eos_token_id")?,
+        add_bos: gguf.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
+    };
+    let path = gguf.path().display().to_string();
+    build(&source).map_err(|source| ModelFileError::Tokenizer { path, source })
+}

@@ -1,0 +1,76 @@
+//! Grouped-query attention of one layer over the conversation so far.
+
+use super::{Model, ModelError, activation, matvec, quantize};
+use crate::plan::RegionId;
+
+impl Model<'_> {
+    /// Adds the attention of `layer` at `position` to the residual stream.
+    pub(super) fn attention(&mut self, layer: usize, position: usize) -> Result<(), ModelError> {
+        let weights = self.weights.layer(layer);
+        self.norm_and_quantize(RegionId::Residual, weights.attn_norm, "an attention norm")?;
+        self.project(layer, position);
+        self.attend(layer, position);
+        self.join(layer)
+    }
+
+    /// Query, key and value of this position; key and value go into the cache.
+    fn project(&mut self, layer: usize, position: usize) {
+        let weights = self.weights.layer(layer);
+        let (hidden, head_dim) = (self.shape.hidden as usize, self.shape.head_dim as usize);
+        let [input, codes, scales, query, key_value] = self.scratch.parts([
+            RegionId::Input,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+            RegionId::Query,
+            RegionId::KeyValue,
+        ]);
+        let x = activation(hidden, input, codes, scales);
+        let query: &mut [f32] = bytemuck::cast_slice_mut(query);
+        let key_value: &mut [f32] = bytemuck::cast_slice_mut(key_value);
+        let (key, value) = key_value.split_at_mut(self.shape.kv_dim() as usize);
+        matvec(self.kernels, &mut self.lead, weights.query, x, query);
+        matvec(self.kernels, &mut self.lead, weights.key, x, key);
+        matvec(self.kernels, &mut self.lead, weights.value, x, value);
+        let turn = &self.rope[position * head_dim..(position + 1) * head_dim];
+        for head in query.chunks_exact_mut(head_dim).chain(key.chunks_exact_mut(head_dim)) {
+            self.kernels.rope(head, turn);
+        }
+        self.kv.store(self.kernels, layer, position, key, value);
+    }
+
+    /// Every query head over the cached rows of its key-value head.
+    fn attend(&mut self, layer: usize, position: usize) {
+        let head_dim = self.shape.head_dim as usize;
+        let group = (self.shape.heads / self.shape.kv_heads) as usize;
+        let scale = crate::kernel::math::rsqrt(head_dim as f32);
+        let [query, heads] = self.scratch.floats([RegionId::Query, RegionId::Heads]);
+        let (heads, tail) = heads.split_at_mut(query.len());
+        tail.fill(0.0);
+        let (kernels, kv) = (self.kernels, &self.kv);
+        self.lead.chunks(heads, head_dim, &|first, out| {
+            let rows = kv.view(layer, first / head_dim / group, position + 1);
+            kernels.attend(&query[first..first + head_dim], rows, scale, out);
+        });
+    }
+
+    /// The output projection joins the residual stream.
+    fn join(&mut self, layer: usize) -> Result<(), ModelError> {
+        let weights = self.weights.layer(layer);
+        let query_dim = self.shape.query_dim() as usize;
+        let [residual, heads, codes, scales, update] = self.scratch.parts([
+            RegionId::Residual,
+            RegionId::Heads,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+            RegionId::Update,
+        ]);
+        let values: &[f32] = bytemuck::cast_slice(heads);
+        quantize(self.kernels, &values[..query_dim], codes, scales)
+            .ok_or(ModelError::NotFinite { stage: "attention", layer })?;
+        let x = activation(query_dim, heads, codes, scales);
+        let update: &mut [f32] = bytemuck::cast_slice_mut(update);
+        matvec(self.kernels, &mut self.lead, weights.output, x, update);
+        self.kernels.add(bytemuck::cast_slice_mut(residual), update);
+        Ok(())
+    }
+}
