@@ -269,6 +269,7 @@ fn limits_are_named() {
     let mut tokens = |text, options| tokenizer.encode(text, options, &mut scratch, &mut out);
     assert_eq!(tokens("aab", BOS), Ok(3));
     assert_eq!(tokens("aab ddddddd", BOS), Err(TokenError::TooManyTokens { total: 11, max: 3 }));
+    assert_eq!(tokens("aaaa", PLAIN), Err(TokenError::TooManyTokens { total: 4, max: 3 }));
     let long = TokenError::PieceTooLong { bytes: 9, max: 8 };
     assert_eq!(tokens("aab dddddddd", BOS), Err(long));
     assert_eq!(out[1..], encode(&tokenizer, "aab", PLAIN));
@@ -444,7 +445,7 @@ fn every_claim_is_checked() {
     let occupied = merges.iter().position(|merge| merge[0] != u32::MAX).unwrap();
     let merge = layout.merges + 16 * occupied as u64;
     let special_first = |byte: u8| layout.special_first + 4 * u64::from(byte);
-    let cases: [(u64, &[u32], &str); 22] = [
+    let cases: [(u64, &[u32], &str); 23] = [
         (8, &[0], "stated size"),
         (12, &[1], "model code"),
         (16, &[1], "pre-tokenizer code"),
@@ -455,6 +456,7 @@ fn every_claim_is_checked() {
         (32, &[0], "stated size"),
         (36, &[8], "longest token"),
         (44, &[2], "merge count"),
+        (44, &[4], "number of merges"),
         (44, &[5], "merge slots"),
         (52, &[0], "longest search"),
         (52, &[6], "longest search"),

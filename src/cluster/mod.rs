@@ -225,19 +225,32 @@ impl<'a> Workshop<'a> {
     /// Fills free slots with the first records of every expert, the hottest ones: called at boot.
     pub fn warm(&mut self, layers: u16) -> Result<(), ClusterError> {
         let experts = u32::from(layers) * self.dims.experts;
-        let share = self.cache.slots() as u32 / experts;
-        let neurons = share.min(self.dims.ff);
+        let neurons = (self.cache.slots() as u32 / experts).min(self.dims.ff);
+        self.sweep(layers, neurons / self.dims.record.per_block as u32, true)
+    }
+
+    /// Reads every record, whose tags must hold.
+    pub fn verify(&mut self, layers: u16) -> Result<(), ClusterError> {
+        let units = self.dims.record.units(u64::from(self.dims.ff)) as u32;
+        self.sweep(layers, units, false)
+    }
+
+    /// Reads the first `units` of every expert in order; gives their neurons slots if `admit`.
+    fn sweep(&mut self, layers: u16, units: u32, admit: bool) -> Result<(), ClusterError> {
         for layer in 0..layers {
             for expert in 0..self.dims.experts as u16 {
                 let mut next_unit = 0;
-                let units = neurons / self.dims.record.per_block as u32;
                 while next_unit < units {
                     let wave = wave::sequential(self.larder, layer, expert, &mut next_unit, units);
                     self.larder.submit(&wave);
+                    let mut fault = None;
                     while let Some(landed) = self.larder.take() {
-                        drop(landed?);
+                        fault = fault.or(landed.err());
                     }
-                    self.admit_wave(true);
+                    self.admit_wave(admit && fault.is_none());
+                    if let Some(fault) = fault {
+                        return Err(fault.into());
+                    }
                 }
             }
         }

@@ -1,2 +1,317 @@
-//! `ganglion-forge`: the host tool.
-fn main() {}
+//! `ganglion-forge`: the host tool. `ganglion-forge help` lists what it does.
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand, ValueEnum};
+use ganglion::forge::inputs::{self, byte_count};
+use ganglion::forge::model::ModelFile;
+use ganglion::forge::pack::{Packed, pack};
+use ganglion::forge::shape::shape_toml;
+use ganglion::forge::verify::{VerifyError, open_image, verify_image};
+use ganglion::image::{Header, SectionKind, Types, WeightType};
+use ganglion::plan::{bytes, check, report, solve};
+use ganglion::sys::exit;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Packs models, looks into images, solves plans.
+#[derive(Parser)]
+#[command(name = "ganglion-forge", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the plans/models/*.toml of a model file.
+    #[command(after_help = "Example:\n  ganglion-forge shape model.gguf > plans/models/NAME.toml")]
+    Shape {
+        /// The model, a GGUF file.
+        model: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Pack a model file into an image.
+    #[command(after_help = "Example:\n  ganglion-forge pack model.gguf model.image --type q8")]
+    Pack {
+        /// The model, a GGUF file.
+        model: PathBuf,
+        /// The image to make.
+        image: PathBuf,
+        /// How weights are stored.
+        #[arg(long = "type", default_value = "q8")]
+        weights: Weight,
+        /// How the attention matrices are stored, if not as --type.
+        #[arg(long)]
+        resident: Option<Weight>,
+        /// How the output head is stored, if not as --type.
+        #[arg(long)]
+        head: Option<Weight>,
+        /// How token embeddings are stored.
+        #[arg(long, default_value = "f16")]
+        embedding: Weight,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what an image holds.
+    #[command(after_help = "Example:\n  ganglion-forge inspect model.image --verify")]
+    Inspect {
+        /// The image.
+        image: PathBuf,
+        /// Read every byte and check every checksum.
+        #[arg(long)]
+        verify: bool,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Solve a plan and print it.
+    #[command(after_help = "Example:\n  ganglion-forge plan plans/demo.toml --budget 16MB")]
+    Plan {
+        /// The plan, a TOML file.
+        plan: PathBuf,
+        /// Another budget than the plan's.
+        #[arg(long, value_parser = parse_budget)]
+        budget: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Weight {
+    F16,
+    Q8,
+    Q4,
+}
+
+impl From<Weight> for WeightType {
+    fn from(weight: Weight) -> WeightType {
+        match weight {
+            Weight::F16 => WeightType::F16,
+            Weight::Q8 => WeightType::Q8,
+            Weight::Q4 => WeightType::Q4,
+        }
+    }
+}
+
+fn parse_budget(text: &str) -> Result<String, String> {
+    let known = byte_count(text).map(|_| text.to_string());
+    known.ok_or_else(|| "a budget is a number with B, kB, MB, GB or KiB, MiB, GiB".into())
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        let _ = error.print();
+        std::process::exit(if error.use_stderr() { i32::from(exit::USAGE) } else { 0 });
+    });
+    match run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ganglion-forge: {error:#}");
+            ExitCode::from(exit_code(&error))
+        }
+    }
+}
+
+/// A missing file, a full disk and damaged data are told apart, as in the engine.
+fn exit_code(error: &anyhow::Error) -> u8 {
+    use ganglion::forge::gguf::Fault;
+    use ganglion::forge::model::ModelFileError;
+    use ganglion::forge::pack::PackError;
+    let gguf = |error: &ModelFileError| match error {
+        ModelFileError::Gguf(gguf) if matches!(gguf.fault, Fault::Io { .. } | Fault::NotAFile) => {
+            exit::NO_INPUT
+        }
+        _ => exit::DATA,
+    };
+    if let Some(error) = error.downcast_ref::<PackError>() {
+        return match error {
+            PackError::Write { .. } => exit::IO,
+            PackError::Model(error) => gguf(error),
+            PackError::Verify(_) => exit::IO,
+        };
+    }
+    if let Some(error) = error.downcast_ref::<ModelFileError>() {
+        return gguf(error);
+    }
+    match error.downcast_ref::<VerifyError>() {
+        Some(VerifyError::Read { .. }) => exit::NO_INPUT,
+        Some(_) => exit::DATA,
+        None => exit::CONFIG,
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Shape { model, json } => {
+            let model = ModelFile::open(&model)?;
+            print_shape(&model, json);
+            Ok(())
+        }
+        Command::Pack { model, image, weights, resident, head, embedding, json } => {
+            let types = Types {
+                records: weights.into(),
+                resident: resident.unwrap_or(weights).into(),
+                head: head.unwrap_or(weights).into(),
+                embedding: embedding.into(),
+            };
+            pack_command(&model, &image, &types, json)
+        }
+        Command::Inspect { image, verify, json } => inspect(&image, verify, json),
+        Command::Plan { plan, budget, json } => print_plan(&plan, budget.as_deref(), json),
+    }
+}
+
+fn print_shape(model: &ModelFile, json: bool) {
+    if !json {
+        return print!("{}", shape_toml(&model.name, &model.shape));
+    }
+    let s = &model.shape;
+    let value = json!({
+        "name": model.name, "layers": s.layers, "hidden": s.hidden, "heads": s.heads,
+        "kv_heads": s.kv_heads, "head_dim": s.head_dim, "experts": s.experts,
+        "experts_used": s.experts_used, "ff": s.ff, "vocab": s.vocab,
+        "activation": s.activation.name(), "tied": s.tied, "tokenizer_bytes": s.tokenizer_bytes,
+    });
+    println!("{value:#}");
+}
+
+fn pack_command(model: &Path, image: &Path, types: &Types, json: bool) -> Result<()> {
+    let model = ModelFile::open(model)?;
+    let bar = progress_bar();
+    let packed = pack(&model, types, image, &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    })?;
+    bar.finish_and_clear();
+    print_packed(&model, image, types, &packed, json);
+    Ok(())
+}
+
+fn progress_bar() -> ProgressBar {
+    let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+    let style = ProgressStyle::with_template(template).expect("the template is sound");
+    ProgressBar::no_length().with_style(style)
+}
+
+fn print_packed(model: &ModelFile, image: &Path, types: &Types, packed: &Packed, json: bool) {
+    if json {
+        let value = json!({
+            "image": image, "model": model.name, "bytes": packed.file_bytes,
+            "waste_bytes": packed.waste_bytes, "records": types.records.name(),
+            "resident": types.resident.name(), "head": types.head.name(),
+            "embedding": types.embedding.name(), "row_error": packed.row_error,
+            "column_error": packed.column_error,
+        });
+        return println!("{value:#}");
+    }
+    println!("{}: {} packed and verified", image.display(), bytes(packed.file_bytes));
+    println!(
+        "padding {} ({} %)",
+        bytes(packed.waste_bytes),
+        packed.waste_bytes * 100 / packed.file_bytes
+    );
+    println!(
+        "relative error against the source: gate and up rows {:.4}, down columns {:.4}",
+        packed.row_error, packed.column_error
+    );
+}
+
+fn inspect(path: &Path, verify: bool, json: bool) -> Result<()> {
+    let header = if verify {
+        let bar = progress_bar();
+        let header = verify_image(path, &mut |done, all| {
+            bar.set_length(all);
+            bar.set_position(done);
+        })?;
+        bar.finish_and_clear();
+        header
+    } else {
+        open_image(path)?.1
+    };
+    print_image(path, &header, verify, json)
+}
+
+fn print_image(path: &Path, header: &Header, verified: bool, json: bool) -> Result<()> {
+    let wrong = |error: ganglion::image::HeaderError| anyhow::anyhow!("{error}");
+    let (shape, types) = (header.shape().map_err(wrong)?, header.types().map_err(wrong)?);
+    let record = types.record(&shape);
+    if json {
+        let sections: serde_json::Map<_, _> = SectionKind::ALL
+            .map(|kind| {
+                let section = header.section(kind);
+                (kind.name().into(), json!({"offset": section.offset, "bytes": section.bytes}))
+            })
+            .into_iter()
+            .collect();
+        let value = json!({
+            "image": path, "model": header.name(), "bytes": header.file_bytes(),
+            "neurons": shape.neurons(), "records": types.records.name(),
+            "resident": types.resident.name(), "head": types.head.name(),
+            "embedding": types.embedding.name(), "record_bytes": record.raw_bytes(),
+            "records_per_block": record.per_block, "unit_bytes": record.unit_bytes,
+            "sections": sections, "verified": verified,
+        });
+        println!("{value:#}");
+        return Ok(());
+    }
+    println!("{}: {}, {}", path.display(), header.name(), bytes(header.file_bytes()));
+    println!(
+        "records {}, resident {}, head {}, embedding {}",
+        types.records.name(),
+        types.resident.name(),
+        types.head.name(),
+        types.embedding.name()
+    );
+    println!(
+        "{} neurons of {} bytes, {} to a unit of {} bytes",
+        shape.neurons(),
+        record.raw_bytes(),
+        record.per_block,
+        record.unit_bytes
+    );
+    for kind in SectionKind::ALL {
+        let section = header.section(kind);
+        println!("{:<10} {:>14} {:>14}", kind.name(), section.offset, section.bytes);
+    }
+    if verified {
+        println!("every checksum holds");
+    }
+    Ok(())
+}
+
+fn print_plan(path: &Path, budget: Option<&str>, json: bool) -> Result<()> {
+    let source = inputs::read(path, budget)?;
+    let name = path.display();
+    let plan = solve(source.inputs).map_err(|error| anyhow::anyhow!("plan {name}: {error}"))?;
+    check(&plan).map_err(|error| anyhow::anyhow!("plan {name}: {error}"))?;
+    if json {
+        let regions: Vec<_> = plan
+            .regions
+            .iter()
+            .map(|r| json!({"name": r.id.name(), "offset": r.offset, "bytes": r.bytes}))
+            .collect();
+        let inputs = &plan.inputs;
+        let value = json!({
+            "plan": inputs.name, "model": inputs.model, "device": inputs.device_name,
+            "budget_bytes": inputs.budget_bytes, "arena_bytes": plan.arena_bytes,
+            "page_table_bytes": plan.page_table_bytes,
+            "process_bytes": inputs.device.process_bytes, "unused_bytes": plan.unused_bytes,
+            "slots": plan.slot_count, "slot_bytes": plan.slot_bytes,
+            "neurons": inputs.shape.neurons(), "regions": regions,
+            "numerics": format!("{:08x}", inputs.numerics.hash(&inputs.shape)),
+        });
+        println!("{value:#}");
+        return Ok(());
+    }
+    let mut text = String::new();
+    report(&plan, &mut text).context("a string takes any text")?;
+    print!("{text}");
+    Ok(())
+}

@@ -1,4 +1,20 @@
-//! Room: forge.
+//! The forge: what happens before the engine runs. Std only (feature `host`).
+//!
+//! `ganglion-forge` is its one binary; build.rs compiles the parts it needs from the same files.
+//!
+//! ```text
+//! SHAPE   gguf::Gguf -> model::ModelFile -> plans/models/NAME.toml
+//! PACK    model::ModelFile -> quantize -> pack -> verify
+//! PLAN    inputs::read -> plan::solve -> emit (build.rs) or a report
+//! ```
 
+pub mod decode;
+pub mod emit;
 pub mod gguf;
+pub mod inputs;
+pub mod model;
+pub mod pack;
+pub mod quantize;
+pub mod shape;
 pub mod tokenizer;
+pub mod verify;

@@ -88,7 +88,7 @@ pub fn verify_image(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<H
     let embedding = header.section(SectionKind::Embedding).offset;
     let mut row = vec![0; types.embedding_row_bytes(&shape) as usize];
     for token in 0..shape.vocab {
-        read(&mut row, embedding + token * row.len() as u64)?;
+        read(&mut row, embedding + token * types.embedding_row_bytes(&shape))?;
         let (content, tag) = row.split_at(row.len() - TAG_BYTES as usize);
         let who = Identity { layer: 0, expert: 0, neuron: token as u32, part: Part::Embedding };
         if !Tag::verify(who, content, tag, crc32c) {

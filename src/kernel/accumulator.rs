@@ -114,7 +114,8 @@ impl<'a> Accumulator<'a> {
         self.wide
     }
 
-    /// Makes room for `neurons` more in the i32 rows.
+    /// Makes room for `neurons` more in the i32 rows. Only fast tables use those.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) fn reserve(&mut self, neurons: u32) {
         if self.pending + neurons > FLUSH_NEURONS {
             self.flush();
@@ -148,7 +149,8 @@ pub(super) fn multiplier(product: f32, per_unit: f32) -> Option<i32> {
     (units.abs() < MULTIPLIER_LIMIT).then(|| round_half_even(units))
 }
 
-/// `(h, l)` with `m = h * 2^14 + l`, `|l| <= 2^13`, `|h| <= 2^14`.
+/// `(h, l)` with `m = h * 2^14 + l`, `|l| <= 2^13`, `|h| <= 2^14`. Only fast tables split.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) fn split(m: i32) -> (i16, i16) {
     let h = (m + (1 << (SPLIT_BITS - 1))) >> SPLIT_BITS;
     (h as i16, (m - (h << SPLIT_BITS)) as i16)

@@ -8,8 +8,14 @@
 #![allow(unsafe_code)] // calls into C kernels, each behind a check of lengths and of the CPU
 
 pub mod accumulator;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod ffi;
 mod isa;
 pub mod math;
+#[cfg(test)]
+mod tests;
 mod twin;
 
 pub use accumulator::{Accumulator, DownItem, Overflow, accumulator_len};
@@ -140,7 +146,7 @@ impl Kernels {
     /// The AVX2 table, or `None` if this machine can't run it.
     #[cfg(target_arch = "x86_64")]
     pub fn avx2() -> Option<&'static Kernels> {
-        None
+        Isa::Avx2.available().then_some(&avx2::AVX2)
     }
 
     /// The AVX2 table, or `None` if this machine can't run it.
@@ -220,8 +226,8 @@ impl Kernels {
     /// Attention of one query head over `n >= 1` cached keys and values of its head; `q` and `out`
     /// have head_dim values, a multiple of 16. Softmax runs over blocks of 32 keys.
     pub fn attend(&self, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
-        assert!(!q.is_empty() && q.len() as u64 % LANES == 0 && out.len() == q.len());
-        assert!(kv.checked_len().is_some_and(|len| len > 0 && len % q.len() == 0));
+        assert!(!q.is_empty() && (q.len() as u64).is_multiple_of(LANES) && out.len() == q.len());
+        assert!(kv.checked_len().is_some_and(|len| len > 0 && len.is_multiple_of(q.len())));
         // SAFETY: lengths are checked above; the CPU has this table.
         unsafe { (self.attend)(q, kv, scale, out) }
     }

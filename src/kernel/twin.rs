@@ -183,23 +183,24 @@ fn attend(q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
         let count = KEY_BLOCK.min(keys - first);
         let mut weights = [0.0; KEY_BLOCK];
         let old_max = max;
-        for j in 0..count {
+        let weights = &mut weights[..count];
+        for (j, score) in weights.iter_mut().enumerate() {
             let key = (first + j) * dim;
-            weights[j] = dot_f32(q, |index| kv.key(key + index)) * scale;
-            max = if weights[j] > max { weights[j] } else { max };
+            *score = dot_f32(q, |index| kv.key(key + index)) * scale;
+            max = if *score > max { *score } else { max };
         }
         // Minus infinity before the first block, so nothing is kept of the zeros.
         let keep = math::exp(old_max - max);
         let mut partials = [0.0; LANE_COUNT];
-        for j in 0..count {
-            weights[j] = math::exp(weights[j] - max);
-            partials[j % LANE_COUNT] += weights[j];
+        for (j, weight) in weights.iter_mut().enumerate() {
+            *weight = math::exp(*weight - max);
+            partials[j % LANE_COUNT] += *weight;
         }
         total = total * keep + tree(&partials);
         for (index, out) in out.iter_mut().enumerate() {
             *out *= keep;
-            for j in 0..count {
-                *out += weights[j] * kv.value((first + j) * dim + index);
+            for (j, weight) in weights.iter().enumerate() {
+                *out += weight * kv.value((first + j) * dim + index);
             }
         }
     }

@@ -28,8 +28,18 @@ impl FetchCounters {
         }
     }
 
-    /// Misses per thousand look-ups; 0 before the first.
-    pub fn miss_per_mille(&self) -> u64 {
-        (self.misses * 1000).checked_div(self.hits + self.misses).unwrap_or(0)
+    /// Both together.
+    pub fn plus(&self, other: &FetchCounters) -> FetchCounters {
+        FetchCounters {
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            reads: self.reads + other.reads,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    /// Share of look-ups that missed; 0 before the first.
+    pub fn miss_rate(&self) -> f64 {
+        self.misses as f64 / (self.hits + self.misses).max(1) as f64
     }
 }

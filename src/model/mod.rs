@@ -18,12 +18,12 @@ pub use weights::{Matrix, Weights};
 
 use crate::cluster::{Input, Workshop};
 use crate::image::header::Constants;
-use crate::image::geometry::{padded_groups, padded_len};
+use crate::image::geometry::{BLOCK_BYTES, padded_groups, padded_len};
 use crate::image::{Shape, WeightType};
 use crate::kernel::{Activation, Kernels, dequantize_row};
 use crate::arena::Scratch;
 use crate::plan::RegionId;
-use crate::sys::Lead;
+use crate::sys::{Lead, ReadError};
 
 /// Rows of a matrix that a team member claims at a time.
 const ROWS: usize = 32;
@@ -132,6 +132,18 @@ impl<'a> Model<'a> {
     /// Kernels in use.
     pub fn kernels(&self) -> &'static Kernels {
         self.kernels
+    }
+
+    /// Reads every embedding row, whose tag must hold.
+    pub fn verify_embeddings(&mut self) -> Result<(), ModelError> {
+        (0..self.shape.vocab as u32).try_for_each(|token| self.embed(token))
+    }
+
+    /// One block of the image, read through the embedding row's place.
+    pub fn read_block(&mut self, offset: u64) -> Result<&[u8], ReadError> {
+        let block = &mut self.embedding_row[..BLOCK_BYTES as usize];
+        self.workshop.larder().file().read_at(offset, block)?;
+        Ok(block)
     }
 
     fn embed(&mut self, token: u32) -> Result<(), ModelError> {

@@ -59,3 +59,13 @@ pub struct Inputs {
     /// What to do where memory can't be locked.
     pub lock: Lock,
 }
+
+/// Bytes of text a token stands for at most, in the mean over a whole prompt.
+const PROMPT_BYTES_PER_TOKEN: u64 = 16;
+
+impl Inputs {
+    /// Longest piece of a prompt (a word, or a run of spaces) that can be cut into tokens.
+    pub const fn prompt_bytes_max(&self) -> u64 {
+        self.context_tokens * PROMPT_BYTES_PER_TOKEN
+    }
+}

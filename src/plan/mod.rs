@@ -21,7 +21,7 @@ pub use inputs::{Device, Inputs, Lock};
 pub use numerics::{ARITHMETIC, KvType, Numerics};
 pub use region::{Life, REGIONS, Region, RegionId};
 pub use report::{bytes, report};
-pub use solve::{Plan, READERS_MAX, READS_MAX, THREADS_MAX, prompt_bytes_max, solve};
+pub use solve::{Plan, READERS_MAX, READS_MAX, THREADS_MAX, solve};
 
 #[cfg(test)]
 mod tests;

@@ -21,8 +21,10 @@ pub enum RegionId {
     Slots,
     /// One buffer a read in flight.
     Staging,
-    /// Requests and their state, one a read in flight.
+    /// Requests, one a read in flight.
     Requests,
+    /// State words of the staging buffers.
+    StagingStates,
     /// Landing place of an embedding row.
     EmbeddingRow,
     /// Token ids of the conversation, u32[context].
@@ -73,6 +75,7 @@ impl RegionId {
         RegionId::Slots,
         RegionId::Staging,
         RegionId::Requests,
+        RegionId::StagingStates,
         RegionId::EmbeddingRow,
         RegionId::Tokens,
         RegionId::Stacks,
@@ -104,6 +107,7 @@ impl RegionId {
             RegionId::Slots => "slots",
             RegionId::Staging => "staging",
             RegionId::Requests => "requests",
+            RegionId::StagingStates => "staging_states",
             RegionId::EmbeddingRow => "embedding_row",
             RegionId::Tokens => "tokens",
             RegionId::Stacks => "stacks",

@@ -12,12 +12,11 @@ use crate::image::geometry::{BLOCK_BYTES, SLOT_ALIGN, TAG_BYTES, padded_groups, 
 
 /// Smallest cache: fewer slots than this hold nothing worth looking up.
 pub const SLOTS_MIN: u64 = 64;
-/// Bytes of a request with its state.
+/// Bytes of a request.
 pub const REQUEST_BYTES: u64 = 64;
-/// Bytes of tokenizer scratch for each byte of the longest prompt.
-pub const ENCODE_BYTES_PER_BYTE: u64 = 40;
-/// Longest prompt in bytes for each token of context: no longer text fits the context.
-pub const PROMPT_BYTES_PER_TOKEN: u64 = 16;
+/// Bytes of tokenizer scratch for each byte of the longest prompt, which is rounded up to a power
+/// of two (see `token::EncodeScratch`).
+const ENCODE_BYTES_PER_BYTE: u64 = 20;
 /// Bytes that one level-1 page table of 4 KiB pages maps: 512 pages; 2048 pages of 16 KiB.
 const fn table_reach(page_bytes: u64) -> u64 {
     page_bytes * (page_bytes / 8)
@@ -126,13 +125,17 @@ const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
         }
         i += 1;
     }
-    if !d.page_bytes.is_power_of_two() {
-        return Err(PlanError::Setting {
-            name: "page_bytes (a power of two)",
-            min: 4096,
-            max: 65536,
-            found: d.page_bytes,
-        });
+    let powers = [
+        ("page_bytes (a power of two)", d.page_bytes, 4096, 65536),
+        ("reads_in_flight (a power of two)", d.reads_in_flight, 1, READS_MAX),
+    ];
+    let mut i = 0;
+    while i < powers.len() {
+        let (name, found, min, max) = powers[i];
+        if !found.is_power_of_two() {
+            return Err(PlanError::Setting { name, min, max, found });
+        }
+        i += 1;
     }
     if !d.read_bytes_max.is_multiple_of(BLOCK_BYTES) || !d.stack_bytes.is_multiple_of(BLOCK_BYTES) {
         return Err(PlanError::Setting {
@@ -255,6 +258,7 @@ const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64
         RegionId::Slots => slots * slot_bytes,
         RegionId::Staging => d.reads_in_flight * d.read_bytes_max,
         RegionId::Requests => d.reads_in_flight * REQUEST_BYTES,
+        RegionId::StagingStates => d.reads_in_flight * 4,
         RegionId::EmbeddingRow => {
             round_up(n.types.embedding.row_bytes(s.hidden) + TAG_BYTES, BLOCK_BYTES) + BLOCK_BYTES
         }
@@ -271,16 +275,11 @@ const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64
         RegionId::Router => s.experts * 4,
         RegionId::Logits => s.vocab * 4,
         RegionId::Candidates => s.vocab * 8,
-        RegionId::Encode => prompt_bytes_max(inputs) * ENCODE_BYTES_PER_BYTE,
+        RegionId::Encode => inputs.prompt_bytes_max().next_power_of_two() * ENCODE_BYTES_PER_BYTE,
     }
 }
 
 /// Sums a thread keeps of a down projection: hidden, rounded up to a kernel's step.
 pub const fn accumulator_len(hidden: u64) -> u64 {
     round_up(hidden, 32)
-}
-
-/// Longest prompt, in bytes.
-pub const fn prompt_bytes_max(inputs: &Inputs) -> u64 {
-    inputs.context_tokens * PROMPT_BYTES_PER_TOKEN
 }

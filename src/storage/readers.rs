@@ -39,8 +39,6 @@ pub struct RequestCell {
     landing: WaitWord,
     /// How the read of this cell ended: see `encode`.
     outcome: AtomicU64,
-    /// State word of this cell's staging buffer.
-    pub state: AtomicU32,
 }
 
 const _: () = assert!(size_of::<RequestCell>() == 64);

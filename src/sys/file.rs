@@ -108,6 +108,17 @@ impl File {
         pread(self.fd, &mut block.0, 0) >= 0
     }
 
+    /// The first block; zeros behind the end of a shorter file.
+    pub fn first_block(&self) -> Result<[u8; ALIGN], ReadError> {
+        let mut block = Block([0; ALIGN]);
+        let length = self.bytes.min(ALIGN as u64) as usize;
+        match read_fully(&mut block.0, 0, |rest, at| pread(self.fd, rest, at)) {
+            Err(ReadError::Short(got)) if got >= length / ALIGN * ALIGN => Ok(block.0),
+            Err(error) => Err(error),
+            Ok(()) => Ok(block.0),
+        }
+    }
+
     /// Bytes of the file when it was opened.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -1,0 +1,224 @@
+//! Arguments without a heap: one table of flags, each parsed where it stands.
+
+use super::fault::Fault;
+use crate::kernel::Isa;
+use crate::sys::start;
+use crate::token::SamplerConfig;
+use core::str::FromStr;
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Continue a prompt.
+    Run,
+    /// Measure.
+    Bench,
+    /// Print the plan.
+    Plan,
+    /// Verify the image.
+    Check,
+    /// List the commands.
+    Help,
+    /// Print the version.
+    Version,
+}
+
+/// How to do it.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Text to continue.
+    pub prompt: Option<&'static [u8]>,
+    /// The image.
+    pub image: &'static [u8],
+    /// Most new tokens.
+    pub tokens: Option<u32>,
+    /// Compute threads, at most the plan's.
+    pub threads: Option<u32>,
+    /// Instruction set of the kernels.
+    pub isa: Isa,
+    /// How tokens are drawn.
+    pub sampler: SamplerConfig,
+    /// Print JSON.
+    pub json: bool,
+    /// Go on where the model would end its text.
+    pub ignore_end: bool,
+    /// Kill the process where it asks for memory after the seal.
+    pub prove_seal: bool,
+    /// Stop where the process uses more than its budget.
+    pub enforce_budget: bool,
+    /// Print help instead.
+    pub help: bool,
+}
+
+/// Reads the command line. `image` is the image's place where no flag gives one.
+pub fn parse(
+    arguments: &[&'static [u8]],
+    image: &'static str,
+) -> Result<(Command, Options), Fault> {
+    let mut options = Options {
+        prompt: None,
+        image: image.as_bytes(),
+        tokens: None,
+        threads: None,
+        isa: default_isa()?,
+        sampler: SamplerConfig::GREEDY,
+        json: false,
+        ignore_end: false,
+        prove_seal: false,
+        enforce_budget: false,
+        help: false,
+    };
+    let Some((&first, rest)) = arguments.split_first() else {
+        return Ok((Command::Help, options));
+    };
+    let command = command(first)?;
+    let mut cursor = Cursor { rest, value: None, literal: false };
+    while let Some(argument) = cursor.next() {
+        flag(argument, &mut cursor, &mut options)?;
+    }
+    Ok((command, options))
+}
+
+fn command(name: &'static [u8]) -> Result<Command, Fault> {
+    match name {
+        b"run" => Ok(Command::Run),
+        b"bench" => Ok(Command::Bench),
+        b"plan" => Ok(Command::Plan),
+        b"check" => Ok(Command::Check),
+        b"help" | b"--help" | b"-h" => Ok(Command::Help),
+        b"--version" | b"-V" => Ok(Command::Version),
+        _ => Err(Fault::UnknownCommand { found: name }),
+    }
+}
+
+/// The best instruction set, or the one that GANGLION_ISA forces.
+fn default_isa() -> Result<Isa, Fault> {
+    match start::variable(c"GANGLION_ISA") {
+        None => Ok(Isa::best()),
+        Some(name) => isa(name),
+    }
+}
+
+fn isa(name: &'static [u8]) -> Result<Isa, Fault> {
+    let known = core::str::from_utf8(name).ok().and_then(Isa::parse);
+    known.filter(|isa| isa.available()).ok_or(Fault::UnknownIsa { found: name })
+}
+
+struct Cursor<'a> {
+    rest: &'a [&'static [u8]],
+    /// Behind "=" of the argument just read.
+    value: Option<&'static [u8]>,
+    /// After "--": no more flags.
+    literal: bool,
+}
+
+enum Argument {
+    Flag(&'static [u8]),
+    Text(&'static [u8]),
+}
+
+impl Cursor<'_> {
+    fn next(&mut self) -> Option<Argument> {
+        let (&argument, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        if self.literal || !argument.starts_with(b"-") || argument == b"-" {
+            return Some(Argument::Text(argument));
+        }
+        if argument == b"--" {
+            self.literal = true;
+            return self.next();
+        }
+        let equals = argument.iter().position(|&byte| byte == b'=');
+        self.value = equals.map(|at| &argument[at + 1..]);
+        Some(Argument::Flag(&argument[..equals.unwrap_or(argument.len())]))
+    }
+
+    fn value(&mut self, flag: &'static [u8]) -> Result<&'static [u8], Fault> {
+        if let Some(value) = self.value.take() {
+            return Ok(value);
+        }
+        let (&value, rest) = self.rest.split_first().ok_or(Fault::NoValue { flag })?;
+        self.rest = rest;
+        Ok(value)
+    }
+
+    fn number<T: FromStr>(
+        &mut self,
+        flag: &'static [u8],
+        wanted: &'static str,
+    ) -> Result<T, Fault> {
+        let found = self.value(flag)?;
+        let number = core::str::from_utf8(found).ok().and_then(|text| text.parse().ok());
+        number.ok_or(Fault::BadValue { flag, found, wanted })
+    }
+}
+
+fn flag(argument: Argument, cursor: &mut Cursor<'_>, options: &mut Options) -> Result<(), Fault> {
+    let flag = match argument {
+        Argument::Flag(flag) => flag,
+        Argument::Text(text) => {
+            return match options.prompt.replace(text) {
+                None => Ok(()),
+                Some(_) => Err(Fault::TwoPrompts { second: text }),
+            };
+        }
+    };
+    let sampler = &mut options.sampler;
+    match flag {
+        b"--help" | b"-h" => options.help = true,
+        b"--json" => options.json = true,
+        b"--ignore-end" => options.ignore_end = true,
+        b"--prove-seal" => options.prove_seal = true,
+        b"--image" => options.image = cursor.value(flag)?,
+        b"--isa" => options.isa = isa(cursor.value(flag)?)?,
+        b"--tokens" | b"-n" => options.tokens = Some(cursor.number(flag, "a count")?),
+        b"--threads" | b"-t" => options.threads = Some(cursor.number(flag, "a count")?),
+        b"--seed" | b"-s" => sampler.seed = cursor.number(flag, "a whole number")?,
+        b"--temp" => sampler.temperature = cursor.number(flag, "a number of 0 or more")?,
+        b"--top-k" => sampler.top_k = cursor.number(flag, "a count")?,
+        b"--top-p" => sampler.top_p = cursor.number(flag, "a number from 0 to 1")?,
+        b"--min-p" => sampler.min_p = cursor.number(flag, "a number from 0 to 1")?,
+        b"--repeat-penalty" => {
+            sampler.repeat_penalty = cursor.number(flag, "a number of 1 or more")?;
+        }
+        b"--repeat-last" => sampler.repeat_last = cursor.number(flag, "a count")?,
+        _ => return Err(Fault::UnknownFlag { found: flag }),
+    }
+    if cursor.value.is_some() {
+        return Err(Fault::UnwantedValue { flag });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(arguments: &[&'static str]) -> Result<(Command, Options), Fault> {
+        let bytes: Vec<&'static [u8]> = arguments.iter().map(|text| text.as_bytes()).collect();
+        parse(&bytes, "default.image")
+    }
+
+    #[test]
+    fn flags_take_their_values_both_ways() {
+        let (command, options) =
+            parsed(&["run", "-n", "5", "--temp=0.5", "--image", "x", "--", "-p"]).unwrap();
+        assert_eq!(command, Command::Run);
+        assert_eq!((options.tokens, options.sampler.temperature), (Some(5), 0.5));
+        assert_eq!((options.image, options.prompt), (&b"x"[..], Some(&b"-p"[..])));
+        assert_eq!(parsed(&["plan", "--json"]).unwrap().0, Command::Plan);
+        assert_eq!(parsed(&[]).unwrap().0, Command::Help);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let said = |arguments: &[&'static str]| parsed(arguments).unwrap_err().to_string();
+        assert!(said(&["sing"]).contains("\"sing\""));
+        assert!(said(&["run", "--tmp", "1"]).contains("\"--tmp\""));
+        assert!(said(&["run", "-n"]).contains("-n needs a value"));
+        assert!(said(&["run", "-n", "x"]).contains("a count"));
+        assert!(said(&["run", "--json=1"]).contains("--json takes no value"));
+        assert!(said(&["run", "a", "b"]).contains("\"b\""));
+        assert!(said(&["run", "--isa", "sse9"]).contains("\"sse9\""));
+    }
+}

@@ -1,0 +1,307 @@
+//! Everything that can stop a command: one sentence each, and its exit code.
+
+use crate::image::HeaderError;
+use crate::kernel::Isa;
+use crate::model::ModelError;
+use crate::plan::PlanError;
+use crate::sys::{LockError, OpenError, ReadError, SysError, exit, path_text};
+use crate::token::TokenError;
+use core::fmt;
+
+/// Why a command ended without doing what it was asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fault {
+    /// No such command.
+    UnknownCommand {
+        /// What was given.
+        found: &'static [u8],
+    },
+    /// No such flag.
+    UnknownFlag {
+        /// What was given.
+        found: &'static [u8],
+    },
+    /// A flag at the end of the line.
+    NoValue {
+        /// The flag.
+        flag: &'static [u8],
+    },
+    /// A value that the flag doesn't take.
+    BadValue {
+        /// The flag.
+        flag: &'static [u8],
+        /// Its value.
+        found: &'static [u8],
+        /// What it takes.
+        wanted: &'static str,
+    },
+    /// A value where none is taken.
+    UnwantedValue {
+        /// The flag.
+        flag: &'static [u8],
+    },
+    /// A second prompt.
+    TwoPrompts {
+        /// The second one.
+        second: &'static [u8],
+    },
+    /// An instruction set that this machine or build does not have.
+    UnknownIsa {
+        /// What was given.
+        found: &'static [u8],
+    },
+    /// More arguments than are looked at.
+    TooManyArguments,
+    /// A thread count outside the plan.
+    Threads {
+        /// What was given.
+        found: u32,
+        /// The plan's.
+        max: u64,
+    },
+    /// The prompt is not text.
+    PromptNotUtf8 {
+        /// First byte that is not.
+        at: usize,
+    },
+    /// The prompt does not fit the context.
+    PromptTooLong {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// There is nothing to continue.
+    NoPrompt,
+    /// The tokenizer or sampler refused.
+    Token(TokenError),
+    /// The image's name can't be a path.
+    ImageName,
+    /// The image can't be opened.
+    ImageOpen {
+        /// Its path.
+        path: &'static [u8],
+        /// Why.
+        error: OpenError,
+    },
+    /// The image can't be read.
+    ImageRead {
+        /// Its path.
+        path: &'static [u8],
+        /// Why.
+        error: ReadError,
+    },
+    /// The image is not one this binary can use.
+    Image {
+        /// Its path.
+        path: &'static [u8],
+        /// Why.
+        error: HeaderError,
+    },
+    /// A section of the image fails its checksum.
+    ImageSection {
+        /// Its path.
+        path: &'static [u8],
+        /// The section.
+        section: &'static str,
+    },
+    /// A benchmark on memory.
+    MemoryBacked {
+        /// The image.
+        path: &'static [u8],
+    },
+    /// The plan does not pass its check.
+    Plan(PlanError),
+    /// The plan is for other pages.
+    PageBytes {
+        /// The plan's.
+        wanted: u64,
+        /// The system's.
+        found: u64,
+    },
+    /// The arena can't be had.
+    Arena {
+        /// What the kernel answered.
+        error: SysError,
+        /// Bytes of the arena.
+        bytes: u64,
+        /// Bytes the system says are free, 0 where it doesn't say.
+        available: u64,
+    },
+    /// A thread can't be started.
+    Thread(SysError),
+    /// Memory can't be locked, and the plan demands it.
+    Lock(LockError),
+    /// The filter that proves the seal can't be set.
+    Seal(SysError),
+    /// The process uses more than the plan says.
+    OverBudget {
+        /// Bytes it uses.
+        used: u64,
+        /// The budget.
+        budget: u64,
+    },
+    /// A token could not be computed.
+    Model(ModelError),
+    /// Standard output can't be written.
+    Output(SysError),
+}
+
+impl Fault {
+    /// The sysexits code of this fault.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Fault::UnknownCommand { .. }
+            | Fault::UnknownFlag { .. }
+            | Fault::NoValue { .. }
+            | Fault::BadValue { .. }
+            | Fault::UnwantedValue { .. }
+            | Fault::TwoPrompts { .. }
+            | Fault::UnknownIsa { .. }
+            | Fault::TooManyArguments
+            | Fault::Threads { .. }
+            | Fault::NoPrompt
+            | Fault::Token(TokenError::Setting { .. })
+            | Fault::ImageName => exit::USAGE,
+            Fault::PromptNotUtf8 { .. }
+            | Fault::PromptTooLong { .. }
+            | Fault::Token(_)
+            | Fault::Image { .. }
+            | Fault::ImageSection { .. } => exit::DATA,
+            Fault::ImageOpen { .. } => exit::NO_INPUT,
+            Fault::MemoryBacked { .. } | Fault::Plan(_) | Fault::PageBytes { .. } => exit::CONFIG,
+            Fault::Arena { .. }
+            | Fault::Thread(_)
+            | Fault::Lock(_)
+            | Fault::Seal(_)
+            | Fault::OverBudget { .. } => exit::OS,
+            Fault::Model(error) => model_exit_code(error),
+            Fault::ImageRead { .. } | Fault::Output(_) => exit::IO,
+        }
+    }
+}
+
+/// Damaged bytes are data, a refused read is I/O.
+fn model_exit_code(error: &ModelError) -> u8 {
+    use crate::cluster::ClusterError;
+    use crate::storage::StorageError;
+    match error {
+        ModelError::Storage(StorageError::Read { .. })
+        | ModelError::Cluster(ClusterError::Storage(StorageError::Read { .. })) => exit::IO,
+        _ => exit::DATA,
+    }
+}
+
+impl From<TokenError> for Fault {
+    fn from(error: TokenError) -> Fault {
+        Fault::Token(error)
+    }
+}
+
+impl From<ModelError> for Fault {
+    fn from(error: ModelError) -> Fault {
+        Fault::Model(error)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = path_text;
+        match *self {
+            Fault::UnknownCommand { found } => write!(
+                f,
+                "there is no command {:?}; use run, bench, plan, check or help",
+                text(found)
+            ),
+            Fault::UnknownFlag { found } => {
+                write!(f, "there is no flag {:?}; `ganglion help` lists the flags", text(found))
+            }
+            Fault::NoValue { flag } => write!(f, "{} needs a value behind it", text(flag)),
+            Fault::BadValue { flag, found, wanted } => {
+                write!(f, "{} takes {wanted}, found {:?}", text(flag), text(found))
+            }
+            Fault::UnwantedValue { flag } => write!(f, "{} takes no value", text(flag)),
+            Fault::TwoPrompts { second } => {
+                write!(f, "a second prompt {:?}; put the whole prompt in quotes", text(second))
+            }
+            Fault::UnknownIsa { found } => {
+                write!(f, "this machine or build has no kernels for {:?}; use one of", text(found))?;
+                let usable = Isa::ALL.iter().filter(|isa| isa.available());
+                usable.into_iter().try_for_each(|isa| write!(f, " {}", isa.name()))
+            }
+            Fault::TooManyArguments => write!(
+                f,
+                "more than {} arguments; put the prompt in quotes",
+                crate::sys::start::ARGUMENTS_MAX
+            ),
+            Fault::Threads { found, max } => write!(
+                f,
+                "--threads is {found}, this plan has memory for 1 to {max}; raise `threads` in the \
+                 plan and build again"
+            ),
+            Fault::PromptNotUtf8 { at } => write!(
+                f,
+                "the prompt is not UTF-8 from byte {at} on; check the terminal's encoding"
+            ),
+            Fault::PromptTooLong { tokens, context } => write!(
+                f,
+                "the prompt has {tokens} tokens, the context holds {context} and needs one more \
+                 for the answer; shorten it, or raise `context_tokens` in the plan and build again"
+            ),
+            Fault::NoPrompt => write!(f, "there is no prompt; `ganglion run \"Once upon a time\"`"),
+            Fault::Token(error) => error.fmt(f),
+            Fault::ImageName => {
+                write!(f, "the image's name is empty, too long or holds a zero byte")
+            }
+            Fault::ImageOpen { path, error } => {
+                write!(f, "image {} can't be opened: {error}; ", text(path))?;
+                write!(f, "make it with `ganglion-forge pack` or name it with --image")
+            }
+            Fault::ImageRead { path, error: ReadError::Errno(errno) } => {
+                write!(f, "image {} can't be read (errno {errno}); check the disk", text(path))
+            }
+            Fault::ImageRead { path, error: ReadError::Short(_) } => {
+                write!(f, "image {} ends too early; copy or pack it again", text(path))
+            }
+            Fault::Image { path, error } => {
+                write!(f, "image {} can't be used: {error}", text(path))
+            }
+            Fault::ImageSection { path, section } => write!(
+                f,
+                "image {}: section {section} fails its checksum; copy or pack it again",
+                text(path)
+            ),
+            Fault::MemoryBacked { path } => write!(
+                f,
+                "image {} lies in memory (tmpfs), so its reads measure no flash; \
+                 copy it to a disk to measure",
+                text(path)
+            ),
+            Fault::Plan(error) => write!(f, "the plan does not hold: {error}"),
+            Fault::PageBytes { wanted, found } => write!(
+                f,
+                "the plan is for pages of {wanted} bytes, this system has {found}; set page_bytes \
+                 in the device file and build again"
+            ),
+            Fault::Arena { error, bytes, available } => write!(
+                f,
+                "the arena of {bytes} bytes can't be mapped: {error}, {available} bytes are \
+                 available; free some memory or build a smaller budget"
+            ),
+            Fault::Thread(error) => write!(f, "a thread can't be started: {error}"),
+            Fault::Lock(error) => {
+                write!(f, "the plan demands locked memory, but {error}, or set lock = \"try\"")
+            }
+            Fault::Seal(error) => {
+                write!(f, "the seal can't be proven here: {error}; leave out --prove-seal")
+            }
+            Fault::OverBudget { used, budget } => write!(
+                f,
+                "the process uses {used} bytes, over its budget of {budget}; raise process_bytes \
+                 in the device file and build again"
+            ),
+            Fault::Model(error) => error.fmt(f),
+            Fault::Output(error) => write!(f, "the text can't be written to stdout: {error}"),
+        }
+    }
+}

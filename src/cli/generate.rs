@@ -1,0 +1,209 @@
+//! The token loop: prompt, then one token after the other, measured.
+
+use super::boot::Session;
+use super::fault::Fault;
+use crate::image::tokenizer::TokenType;
+use crate::metrics::{FetchCounters, Histogram};
+use crate::sys::{Faults, faults, now, stop_requested};
+use crate::token::{EncodeOptions, EncodeScratch, Sampler, TokenError};
+
+/// Tokens whose miss rate is told apart: the cache has not yet seen this text.
+const FIRST_TOKENS: u64 = 16;
+
+/// Why the text ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The model ended it.
+    End,
+    /// As many tokens as asked for.
+    Tokens,
+    /// The context is full.
+    Context,
+    /// INT or TERM.
+    Signal,
+}
+
+impl Stop {
+    /// Name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stop::End => "end",
+            Stop::Tokens => "tokens",
+            Stop::Context => "context",
+            Stop::Signal => "signal",
+        }
+    }
+}
+
+/// What was measured.
+pub struct Measured {
+    /// Why the text ended.
+    pub stop: Stop,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u64,
+    /// Nanoseconds of the prompt, the first token's choice included.
+    pub first_token_ns: u64,
+    /// New tokens.
+    pub tokens: u64,
+    /// Nanoseconds from the first new token to the last.
+    pub decode_ns: u64,
+    /// Nanoseconds a new token, the first left out.
+    pub latency: Histogram,
+    /// Look-ups and reads of the prompt.
+    pub prefill: FetchCounters,
+    /// Look-ups and reads of the first tokens after the prompt.
+    pub first: FetchCounters,
+    /// Look-ups and reads of all new tokens.
+    pub decode: FetchCounters,
+    /// Embedding rows read.
+    pub embedding_reads: u64,
+    /// Faults and switches of the token loop.
+    pub faults: Faults,
+}
+
+impl Measured {
+    /// New tokens a second, the first left out.
+    pub fn tokens_per_second(&self) -> f64 {
+        let timed = self.latency.count();
+        timed as f64 * 1e9 / self.decode_ns.max(1) as f64
+    }
+
+    /// Look-ups and reads of prompt and new tokens.
+    pub fn total(&self) -> FetchCounters {
+        self.prefill.plus(&self.decode)
+    }
+}
+
+/// When to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most new tokens.
+    pub tokens: u32,
+    /// Go on where the model would end its text.
+    pub ignore_end: bool,
+}
+
+/// Encodes `prompt` into the session's tokens; returns how many.
+pub fn encode(session: &mut Session<'_>, prompt: &str) -> Result<usize, Fault> {
+    let context = session.tokens.len();
+    let bos = session.tokenizer.adds_bos();
+    let mut scratch = EncodeScratch::new(session.model.encoding());
+    let options = EncodeOptions { bos, parse_special: false };
+    // One place is kept for the answer.
+    let room = &mut session.tokens[..context - 1];
+    match session.tokenizer.encode(prompt, options, &mut scratch, room) {
+        Ok(0) => Err(Fault::NoPrompt),
+        Ok(count) => Ok(count),
+        Err(TokenError::TooManyTokens { total, .. }) => {
+            Err(Fault::PromptTooLong { tokens: total, context })
+        }
+        Err(error) => Err(Fault::Token(error)),
+    }
+}
+
+/// Continues the first `prompt` tokens of the session; `emit` takes each new token's text, in
+/// order.
+pub fn generate(
+    session: &mut Session<'_>,
+    prompt: usize,
+    sampler: &mut Sampler,
+    limits: Limits,
+    mut emit: impl FnMut(&[u8]) -> Result<(), Fault>,
+) -> Result<Measured, Fault> {
+    let before = faults();
+    let start = now();
+    let counters = session.model.workshop.counters;
+    for position in 0..prompt {
+        session.model.forward(session.tokens[position], position)?;
+        if stop_requested() {
+            break;
+        }
+    }
+    let prefilled = session.model.workshop.counters;
+    let mut measured = Measured {
+        stop: Stop::Tokens,
+        prompt_tokens: prompt as u64,
+        first_token_ns: 0,
+        tokens: 0,
+        decode_ns: 0,
+        latency: Histogram::new(),
+        prefill: prefilled.since(&counters),
+        first: FetchCounters::default(),
+        decode: FetchCounters::default(),
+        embedding_reads: prompt as u64,
+        faults: Faults::default(),
+    };
+    decode(session, prompt, sampler, limits, &mut measured, &mut emit, start, &prefilled)?;
+    measured.faults = faults().since(&before);
+    Ok(measured)
+}
+
+#[allow(clippy::too_many_arguments)] // the loop's state, split off for length
+fn decode(
+    session: &mut Session<'_>,
+    prompt: usize,
+    sampler: &mut Sampler,
+    limits: Limits,
+    measured: &mut Measured,
+    emit: &mut impl FnMut(&[u8]) -> Result<(), Fault>,
+    start: u64,
+    prefilled: &FetchCounters,
+) -> Result<(), Fault> {
+    let (mut end, mut last) = (prompt, start);
+    let mut first_done = start;
+    measured.stop = loop {
+        if stop_requested() {
+            break Stop::Signal;
+        }
+        if measured.tokens == u64::from(limits.tokens) {
+            break Stop::Tokens;
+        }
+        session.model.logits()?;
+        let token = choose(session, sampler, end)?;
+        let ends = Some(token) == session.tokenizer.eos() && !limits.ignore_end;
+        let time = now();
+        if measured.tokens == 0 {
+            measured.first_token_ns = time - start;
+            first_done = time;
+        } else {
+            measured.latency.record(time - last);
+        }
+        last = time;
+        if ends {
+            break Stop::End;
+        }
+        measured.tokens += 1;
+        emit(text_of(session, token))?;
+        if end == session.tokens.len() {
+            break Stop::Context;
+        }
+        session.tokens[end] = token;
+        session.model.forward(token, end)?;
+        measured.embedding_reads += 1;
+        end += 1;
+        if measured.tokens == FIRST_TOKENS {
+            measured.first = session.model.workshop.counters.since(prefilled);
+        }
+    };
+    measured.decode_ns = last - first_done;
+    measured.decode = session.model.workshop.counters.since(prefilled);
+    if measured.tokens < FIRST_TOKENS {
+        measured.first = measured.decode;
+    }
+    Ok(())
+}
+
+/// What a token adds to the text: control tokens add nothing.
+fn text_of<'a>(session: &Session<'a>, token: u32) -> &'a [u8] {
+    match session.tokenizer.token_type(token) {
+        Some(TokenType::Control) => b"",
+        _ => session.tokenizer.token_bytes(token),
+    }
+}
+
+fn choose(session: &mut Session<'_>, sampler: &mut Sampler, end: usize) -> Result<u32, Fault> {
+    let recent = &session.tokens[..end];
+    let (logits, candidates) = session.model.sampling();
+    let exp = crate::kernel::math::exp;
+    Ok(sampler.sample(logits, recent, bytemuck::cast_slice_mut(candidates), exp)?)
+}

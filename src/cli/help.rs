@@ -1,0 +1,85 @@
+//! What `--help` says: what a command does, its flags, an example.
+
+use super::arguments::Command;
+use super::fault::Fault;
+use crate::sys::Output;
+
+const COMMANDS: &str = "\
+Runs a language model larger than the memory it may use.
+
+  ganglion run PROMPT    continue a prompt
+  ganglion bench         measure this plan on this machine
+  ganglion plan          print where every byte of memory lies
+  ganglion check         prove the plan and verify the whole image
+  ganglion help          this; `ganglion COMMAND --help` for a command's flags
+
+Example:
+  ganglion run \"Once upon a time\"
+";
+
+const RUN: &str = "\
+ganglion run [FLAGS] PROMPT: continues PROMPT on stdout, then one line about it on stderr.
+
+  -n, --tokens N         at most N new tokens (else to the model's end or a full context)
+      --temp T           0 takes the likeliest token (default); 0.8 is lively
+      --top-k N          draw from the N likeliest; 0 for all (default)
+      --top-p P          draw from the likeliest that make up P; 1 for all (default)
+      --min-p P          drop tokens below P times the likeliest; 0 for none (default)
+      --repeat-penalty R divide the odds of recent tokens; 1 for no penalty (default)
+      --repeat-last N    how many tokens are recent
+  -s, --seed N           same numerics, prompt and seed give the same text, bit for bit
+  -t, --threads N        at most the plan's
+      --image PATH       another place of the image
+      --isa NAME         force kernels: twin (plain Rust) or avx2; so does GANGLION_ISA
+      --ignore-end       go on where the model would end its text
+      --prove-seal       kill the process where it asks for memory after the seal
+      --json             text and figures as one JSON object
+
+Example:
+  ganglion run --temp 0.8 --seed 7 -n 200 \"One day, Tim and his dog\"
+";
+
+const BENCH: &str = "\
+ganglion bench [FLAGS] [PROMPT]: boot, first token, speed, latency, misses, bytes, memory, faults.
+
+  -n, --tokens N         new tokens (default 256)
+  -t, --threads N        at most the plan's
+      --image PATH       another place of the image; one in memory is refused
+      --isa NAME         force kernels: twin or avx2
+      --prove-seal       kill the process where it asks for memory after the seal
+      --json             the same figures as one JSON object
+
+Example:
+  ganglion bench -n 500 --json
+";
+
+const PLAN: &str = "\
+ganglion plan [--json]: every region of the arena with offset, bytes and lifetime, and the sums.
+
+Example:
+  ganglion plan
+";
+
+const CHECK: &str = "\
+ganglion check [FLAGS]: proves the plan again and reads the whole image, every checksum of it.
+
+      --image PATH       another place of the image
+      --json             the result as a JSON object
+
+Example:
+  ganglion check --image model.image
+";
+
+/// Prints the help of `command`.
+pub fn print(command: Command) -> Result<(), Fault> {
+    let text = match command {
+        Command::Run => RUN,
+        Command::Bench => BENCH,
+        Command::Plan => PLAN,
+        Command::Check => CHECK,
+        Command::Help | Command::Version => COMMANDS,
+    };
+    let mut out = Output::stdout();
+    out.push(text.as_bytes());
+    out.flush().map_err(Fault::Output)
+}

@@ -1,0 +1,179 @@
+//! Norms, rope, addition, half floats, argmax, checksum.
+
+use super::*;
+
+fn tables() -> Vec<&'static Kernels> {
+    [Kernels::twin()].into_iter().chain(fast_tables()).collect()
+}
+
+/// Lengths around the register width, and the usual ones.
+fn lengths() -> impl Iterator<Item = usize> {
+    (1..40).chain(LENGTHS)
+}
+
+#[test]
+fn rms_norm_matches_the_twin_bit_for_bit() {
+    for (seed, len) in (1300..).zip(lengths()) {
+        let mut rng = Rng::new(seed);
+        for pattern in PATTERNS {
+            let x = floats(&mut rng, len, pattern);
+            let weight = floats(&mut rng, len, Pattern::Normal);
+            let (mut twin, mut fast) = (vec![0.0; len], Guarded::new(len));
+            Kernels::twin().rms_norm(&x, &weight, 1e-5, &mut twin);
+            for kernels in fast_tables() {
+                kernels.rms_norm(&x, &weight, 1e-5, &mut fast);
+                assert_same(&twin, &fast, &format!("seed {seed} len {len} {pattern:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn rms_norm_is_near_its_definition() {
+    for (seed, len) in (1400..).zip(lengths()) {
+        let mut rng = Rng::new(seed);
+        let x = floats(&mut rng, len, Pattern::Normal);
+        let weight = floats(&mut rng, len, Pattern::Normal);
+        let mut out = vec![0.0; len];
+        Kernels::twin().rms_norm(&x, &weight, 1e-5, &mut out);
+        let squares: f64 = x.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        let factor = 1.0 / (squares / len as f64 + 1e-5).sqrt();
+        for i in 0..len {
+            let expected = f64::from(x[i]) * factor * f64::from(weight[i]);
+            let error = (f64::from(out[i]) - expected).abs();
+            assert!(error <= 1e-6 * expected.abs(), "seed {seed} [{i}]");
+        }
+    }
+}
+
+#[test]
+fn rope_matches_the_twin_and_turns() {
+    for (seed, len) in (1500..).zip(lengths().filter(|len| len % 2 == 0)) {
+        let mut rng = Rng::new(seed);
+        for pattern in PATTERNS {
+            let x = floats(&mut rng, len, pattern);
+            let turn = floats(&mut rng, len, Pattern::Normal);
+            let mut twin = Guarded::of(&x);
+            Kernels::twin().rope(&mut twin, &turn);
+            for kernels in fast_tables() {
+                let mut fast = Guarded::of(&x);
+                kernels.rope(&mut fast, &turn);
+                assert_same(&twin, &fast, &format!("seed {seed} len {len} {pattern:?}"));
+            }
+        }
+    }
+    // A quarter turn to the left, then none.
+    for kernels in tables() {
+        let mut x = [1.0, 2.0, 3.0, 4.0];
+        kernels.rope(&mut x, &[0.0, 1.0, 1.0, 0.0]);
+        assert_eq!(x, [-2.0, 1.0, 3.0, 4.0]);
+    }
+}
+
+#[test]
+fn add_adds() {
+    for (seed, len) in (1600..).zip(lengths()) {
+        let mut rng = Rng::new(seed);
+        for pattern in PATTERNS {
+            let x = floats(&mut rng, len, pattern);
+            let y = floats(&mut rng, len, Pattern::Mixed);
+            let expected: Vec<f32> = x.iter().zip(y.iter()).map(|(x, y)| x + y).collect();
+            for kernels in tables() {
+                let mut sum = Guarded::of(&x);
+                kernels.add(&mut sum, &y);
+                assert_same(&expected, &sum, &format!("seed {seed} len {len} {pattern:?}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn half_floats_round_to_even() {
+    // Around every half float: itself, the tie above it and the neighbours of the tie.
+    let mut x: Vec<f32> = (0..=u16::MAX)
+        .map(|bits| f16::from_bits(bits).to_f32())
+        .filter(|half| !half.is_nan())
+        .flat_map(|half| {
+            let tie = half.to_bits().wrapping_add(1 << 12);
+            [half.to_bits(), tie - 1, tie, tie + 1].map(f32::from_bits)
+        })
+        .filter(|x| !x.is_nan())
+        .collect();
+    x.extend([65519.0, 65520.0, f32::MAX, f32::INFINITY, 1e-8, -1e-8, 2e-8, 3e-8, 1e-40, -0.0]);
+    let (mut twin, mut fast) = (Guarded::new(x.len()), Guarded::new(x.len()));
+    Kernels::twin().to_f16(&x, &mut twin);
+    for kernels in fast_tables() {
+        kernels.to_f16(&x, &mut fast);
+        for (x, (twin, fast)) in x.iter().zip(twin.iter().zip(fast.iter())) {
+            assert_eq!(twin, fast, "{x:e}");
+        }
+    }
+    for kernels in tables() {
+        let mut out = [0; 5];
+        kernels.to_f16(&[1.0, -2.0, 65504.0, 65520.0, 1.000_488_3], &mut out);
+        assert_eq!(out, [0x3c00, 0xc000, 0x7bff, 0x7c00, 0x3c00]);
+        let mut out = [0];
+        kernels.to_f16(&[f32::NAN], &mut out);
+        assert!(f16::from_bits(out[0]).is_nan());
+    }
+}
+
+#[test]
+fn argmax_takes_the_lowest_of_equals_and_never_nan() {
+    let (nan, inf) = (f32::NAN, f32::INFINITY);
+    for (x, expected) in [
+        (vec![], None),
+        (vec![nan; 19], None),
+        (vec![-inf; 3], Some(0)),
+        (vec![nan, -inf, nan], Some(1)),
+        (vec![1.0, 2.0, 2.0], Some(1)),
+        (vec![-0.0, 0.0], Some(0)),
+        (vec![nan, 1.0, inf, inf, nan], Some(2)),
+    ] {
+        for kernels in tables() {
+            assert_eq!(kernels.argmax(&x), expected, "{x:?}");
+        }
+    }
+    for (seed, len) in (1700..).zip(lengths()) {
+        let mut rng = Rng::new(seed);
+        for _ in 0..20 {
+            let mut x = floats(&mut rng, len, Pattern::Normal);
+            for _ in 0..rng.below(len + 1) {
+                let at = rng.below(len);
+                x[at] = [nan, 3.0, -inf][rng.below(3)];
+            }
+            let twin = Kernels::twin().argmax(&x);
+            for kernels in fast_tables() {
+                assert_eq!(kernels.argmax(&x), twin, "seed {seed} {:?}", &*x);
+            }
+        }
+    }
+}
+
+#[test]
+fn crc32c_gives_the_published_values() {
+    for kernels in tables() {
+        // The usual nine digits, and RFC 3720, B.4.
+        assert_eq!(kernels.crc32c(0, b"123456789"), 0xe306_9283);
+        assert_eq!(kernels.crc32c(0, &[0; 32]), 0x8a91_36aa);
+        assert_eq!(kernels.crc32c(0, &[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(kernels.crc32c(kernels.crc32c(0, b"1234"), b"56789"), 0xe306_9283);
+        assert_eq!(kernels.crc32c_fn()(7, b""), 7);
+    }
+}
+
+#[test]
+fn crc32c_matches_the_twin() {
+    let mut rng = Rng::new(1800);
+    for len in (0..70).chain([4096, 5000]) {
+        let bytes: Vec<u8> = (0..len).map(|_| rng.bits() as u8).collect();
+        let (bytes, seed) = (Guarded::of(&bytes), rng.bits() as u32);
+        for kernels in fast_tables() {
+            assert_eq!(
+                kernels.crc32c(seed, &bytes),
+                Kernels::twin().crc32c(seed, &bytes),
+                "len {len}"
+            );
+        }
+    }
+}
