@@ -161,14 +161,13 @@ impl Fault {
             | Fault::TooManyArguments
             | Fault::Threads { .. }
             | Fault::NoPrompt
-            | Fault::Token(TokenError::Setting { .. })
-            | Fault::ImageName => exit::USAGE,
+            | Fault::Token(TokenError::Setting { .. }) => exit::USAGE,
             Fault::PromptNotUtf8 { .. }
             | Fault::PromptTooLong { .. }
             | Fault::Token(_)
             | Fault::Image { .. }
             | Fault::ImageSection { .. } => exit::DATA,
-            Fault::ImageOpen { .. } => exit::NO_INPUT,
+            Fault::ImageName | Fault::ImageOpen { .. } => exit::NO_INPUT,
             Fault::MemoryBacked { .. } | Fault::Plan(_) | Fault::PageBytes { .. } => exit::CONFIG,
             Fault::Arena { .. }
             | Fault::Thread(_)
@@ -251,7 +250,7 @@ impl fmt::Display for Fault {
             Fault::NoPrompt => write!(f, "there is no prompt; `ganglion run \"Once upon a time\"`"),
             Fault::Token(error) => error.fmt(f),
             Fault::ImageName => {
-                write!(f, "the image's name is empty, too long or holds a zero byte")
+                write!(f, "the image's name is empty or too long; name it with --image PATH")
             }
             Fault::ImageOpen { path, error } => {
                 write!(f, "image {} can't be opened: {error}; ", text(path))?;

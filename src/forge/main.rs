@@ -1,6 +1,6 @@
 //! `ganglion-forge`: the host tool. `ganglion-forge help` lists what it does.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 use ganglion::forge::inputs::{self, byte_count};
 use ganglion::forge::model::ModelFile;
@@ -12,6 +12,8 @@ use ganglion::plan::{bytes, check, report, solve};
 use ganglion::sys::exit;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -106,17 +108,55 @@ fn parse_budget(text: &str) -> Result<String, String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
-        let _ = error.print();
-        std::process::exit(if error.use_stderr() { i32::from(exit::USAGE) } else { 0 });
-    });
-    match run(arguments.command) {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
+    match run(arguments.command).and_then(|text| write_out(&text)) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ganglion-forge: {error:#}");
-            ExitCode::from(exit_code(&error))
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("ganglion-forge: {error:#}");
+    ExitCode::from(exit_code(error))
+}
+
+/// Help and version go out as they are; a wrong argument is told in one line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    let text = error.to_string();
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => match write_out(&text) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        },
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{text}");
+            ExitCode::from(exit::USAGE)
+        }
+        _ => {
+            // The first paragraph says what is wrong, the others repeat the help.
+            let wrong: Vec<_> =
+                text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+            let wrong = wrong.join(" ");
+            let wrong = wrong.strip_prefix("error: ").unwrap_or(&wrong);
+            eprintln!("ganglion-forge: {wrong}; `ganglion-forge help` lists the arguments");
+            ExitCode::from(exit::USAGE)
         }
     }
+}
+
+/// Standard output that can't be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the text can't be written to stdout: {0}")]
+struct OutputError(#[from] io::Error);
+
+fn write_out(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    Ok(written.map_err(OutputError)?)
 }
 
 /// A missing file, a full disk and damaged data are told apart, as in the engine.
@@ -140,6 +180,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ModelFileError>() {
         return gguf(error);
     }
+    if error.is::<OutputError>() {
+        return exit::IO;
+    }
     match error.downcast_ref::<VerifyError>() {
         Some(VerifyError::Read { .. }) => exit::NO_INPUT,
         Some(_) => exit::DATA,
@@ -147,12 +190,12 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     }
 }
 
-fn run(command: Command) -> Result<()> {
+/// Does what was asked; returns what to print.
+fn run(command: Command) -> Result<String> {
     match command {
         Command::Shape { model, json } => {
             let model = ModelFile::open(&model)?;
-            print_shape(&model, json);
-            Ok(())
+            Ok(shape_text(&model, json))
         }
         Command::Pack { model, image, weights, resident, head, embedding, json } => {
             let types = Types {
@@ -164,13 +207,13 @@ fn run(command: Command) -> Result<()> {
             pack_command(&model, &image, &types, json)
         }
         Command::Inspect { image, verify, json } => inspect(&image, verify, json),
-        Command::Plan { plan, budget, json } => print_plan(&plan, budget.as_deref(), json),
+        Command::Plan { plan, budget, json } => plan_text(&plan, budget.as_deref(), json),
     }
 }
 
-fn print_shape(model: &ModelFile, json: bool) {
+fn shape_text(model: &ModelFile, json: bool) -> String {
     if !json {
-        return print!("{}", shape_toml(&model.name, &model.shape));
+        return shape_toml(&model.name, &model.shape);
     }
     let s = &model.shape;
     let value = json!({
@@ -179,10 +222,10 @@ fn print_shape(model: &ModelFile, json: bool) {
         "experts_used": s.experts_used, "ff": s.ff, "vocab": s.vocab,
         "activation": s.activation.name(), "tied": s.tied, "tokenizer_bytes": s.tokenizer_bytes,
     });
-    println!("{value:#}");
+    format!("{value:#}\n")
 }
 
-fn pack_command(model: &Path, image: &Path, types: &Types, json: bool) -> Result<()> {
+fn pack_command(model: &Path, image: &Path, types: &Types, json: bool) -> Result<String> {
     let model = ModelFile::open(model)?;
     let bar = progress_bar();
     let packed = pack(&model, types, image, &mut |done, all| {
@@ -190,8 +233,7 @@ fn pack_command(model: &Path, image: &Path, types: &Types, json: bool) -> Result
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    print_packed(&model, image, types, &packed, json);
-    Ok(())
+    Ok(packed_text(&model, image, types, &packed, json)?)
 }
 
 fn progress_bar() -> ProgressBar {
@@ -200,7 +242,13 @@ fn progress_bar() -> ProgressBar {
     ProgressBar::no_length().with_style(style)
 }
 
-fn print_packed(model: &ModelFile, image: &Path, types: &Types, packed: &Packed, json: bool) {
+fn packed_text(
+    model: &ModelFile,
+    image: &Path,
+    types: &Types,
+    packed: &Packed,
+    json: bool,
+) -> Result<String, std::fmt::Error> {
     if json {
         let value = json!({
             "image": image, "model": model.name, "bytes": packed.file_bytes,
@@ -209,21 +257,25 @@ fn print_packed(model: &ModelFile, image: &Path, types: &Types, packed: &Packed,
             "embedding": types.embedding.name(), "row_error": packed.row_error,
             "column_error": packed.column_error,
         });
-        return println!("{value:#}");
+        return Ok(format!("{value:#}\n"));
     }
-    println!("{}: {} packed and verified", image.display(), bytes(packed.file_bytes));
-    println!(
+    let mut text = String::new();
+    writeln!(text, "{}: {} packed and verified", image.display(), bytes(packed.file_bytes))?;
+    writeln!(
+        text,
         "padding {} ({} %)",
         bytes(packed.waste_bytes),
         packed.waste_bytes * 100 / packed.file_bytes
-    );
-    println!(
+    )?;
+    writeln!(
+        text,
         "relative error against the source: gate and up rows {:.4}, down columns {:.4}",
         packed.row_error, packed.column_error
-    );
+    )?;
+    Ok(text)
 }
 
-fn inspect(path: &Path, verify: bool, json: bool) -> Result<()> {
+fn inspect(path: &Path, verify: bool, json: bool) -> Result<String> {
     let header = if verify {
         let bar = progress_bar();
         let header = verify_image(path, &mut |done, all| {
@@ -235,10 +287,10 @@ fn inspect(path: &Path, verify: bool, json: bool) -> Result<()> {
     } else {
         open_image(path)?.1
     };
-    print_image(path, &header, verify, json)
+    image_text(path, &header, verify, json)
 }
 
-fn print_image(path: &Path, header: &Header, verified: bool, json: bool) -> Result<()> {
+fn image_text(path: &Path, header: &Header, verified: bool, json: bool) -> Result<String> {
     let wrong = |error: ganglion::image::HeaderError| anyhow::anyhow!("{error}");
     let (shape, types) = (header.shape().map_err(wrong)?, header.types().map_err(wrong)?);
     let record = types.record(&shape);
@@ -258,35 +310,37 @@ fn print_image(path: &Path, header: &Header, verified: bool, json: bool) -> Resu
             "records_per_block": record.per_block, "unit_bytes": record.unit_bytes,
             "sections": sections, "verified": verified,
         });
-        println!("{value:#}");
-        return Ok(());
+        return Ok(format!("{value:#}\n"));
     }
-    println!("{}: {}, {}", path.display(), header.name(), bytes(header.file_bytes()));
-    println!(
+    let mut text = String::new();
+    writeln!(text, "{}: {}, {}", path.display(), header.name(), bytes(header.file_bytes()))?;
+    writeln!(
+        text,
         "records {}, resident {}, head {}, embedding {}",
         types.records.name(),
         types.resident.name(),
         types.head.name(),
         types.embedding.name()
-    );
-    println!(
+    )?;
+    writeln!(
+        text,
         "{} neurons of {} bytes, {} to a unit of {} bytes",
         shape.neurons(),
         record.raw_bytes(),
         record.per_block,
         record.unit_bytes
-    );
+    )?;
     for kind in SectionKind::ALL {
         let section = header.section(kind);
-        println!("{:<10} {:>14} {:>14}", kind.name(), section.offset, section.bytes);
+        writeln!(text, "{:<10} {:>14} {:>14}", kind.name(), section.offset, section.bytes)?;
     }
     if verified {
-        println!("every checksum holds");
+        writeln!(text, "every checksum holds")?;
     }
-    Ok(())
+    Ok(text)
 }
 
-fn print_plan(path: &Path, budget: Option<&str>, json: bool) -> Result<()> {
+fn plan_text(path: &Path, budget: Option<&str>, json: bool) -> Result<String> {
     let source = inputs::read(path, budget)?;
     let name = path.display();
     let plan = solve(source.inputs).map_err(|error| anyhow::anyhow!("plan {name}: {error}"))?;
@@ -307,11 +361,9 @@ fn print_plan(path: &Path, budget: Option<&str>, json: bool) -> Result<()> {
             "neurons": inputs.shape.neurons(), "regions": regions,
             "numerics": format!("{:08x}", inputs.numerics.hash(&inputs.shape)),
         });
-        println!("{value:#}");
-        return Ok(());
+        return Ok(format!("{value:#}\n"));
     }
     let mut text = String::new();
-    report(&plan, &mut text).context("a string takes any text")?;
-    print!("{text}");
-    Ok(())
+    report(&plan, &mut text)?;
+    Ok(text)
 }

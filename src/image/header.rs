@@ -205,7 +205,10 @@ impl Header {
         header.version = VERSION;
         header.layout = LAYOUT;
         header.activation = shape.activation.code();
-        let kept = name.len().min(NAME_BYTES);
+        let mut kept = name.len().min(NAME_BYTES);
+        while !name.is_char_boundary(kept) {
+            kept -= 1;
+        }
         header.name[..kept].copy_from_slice(&name.as_bytes()[..kept]);
         header.layers = shape.layers as u32;
         header.hidden = shape.hidden as u32;

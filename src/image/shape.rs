@@ -80,9 +80,17 @@ impl Shape {
     }
 
     /// The first field outside the limits of the formats, as (name, largest or divisor, found).
+    pub const fn fault(&self) -> Option<(&'static str, u64, u64)> {
+        match self.range_fault() {
+            None => self.multiple_fault(),
+            fault => fault,
+        }
+    }
+
+    /// The first field that is zero or too large, as (name, largest, found).
     ///
     /// The limits keep every product of an image's and a plan's arithmetic far below 2^63.
-    pub const fn fault(&self) -> Option<(&'static str, u64, u64)> {
+    pub const fn range_fault(&self) -> Option<(&'static str, u64, u64)> {
         let limits = [
             ("layers", self.layers, 1 << 10),
             ("hidden", self.hidden, 1 << 16),
@@ -106,6 +114,12 @@ impl Shape {
         if self.experts_used > EXPERTS_USED_MAX {
             return Some(("experts_used", EXPERTS_USED_MAX, self.experts_used));
         }
+        None
+    }
+
+    /// The first field that is not a multiple of what it must be, as (name, divisor, found), where
+    /// none has a [`Shape::range_fault`].
+    pub const fn multiple_fault(&self) -> Option<(&'static str, u64, u64)> {
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Some(("heads (a multiple of kv_heads)", self.kv_heads, self.heads));
         }

@@ -68,26 +68,38 @@ const fn check_sums(plan: &Plan) -> Result<(), PlanError> {
         });
     }
     match solve(*inputs) {
-        Ok(again) if same(plan, &again) => Ok(()),
-        Ok(again) => Err(PlanError::Sum {
-            rule: "the plan is what its inputs solve to: arena bytes",
-            wanted: again.arena_bytes,
-            found: plan.arena_bytes,
-        }),
+        Ok(again) => compare(plan, &again),
         Err(error) => Err(error),
     }
 }
 
-const fn same(a: &Plan, b: &Plan) -> bool {
+/// Compares every number of `plan` with those its inputs solve to.
+const fn compare(plan: &Plan, again: &Plan) -> Result<(), PlanError> {
     let mut i = 0;
     while i < REGIONS {
-        if a.regions[i].offset != b.regions[i].offset || a.regions[i].bytes != b.regions[i].bytes {
-            return false;
+        let (a, b) = (&plan.regions[i], &again.regions[i]);
+        if a.offset != b.offset || a.bytes != b.bytes || a.align != b.align {
+            let rule = "is not where and what the inputs ask for";
+            return Err(PlanError::Region { id: b.id, rule });
         }
         i += 1;
     }
-    a.arena_bytes == b.arena_bytes
-        && a.slot_count == b.slot_count
-        && a.reads_per_token_max == b.reads_per_token_max
-        && a.probes_per_token_max == b.probes_per_token_max
+    let sums = [
+        ("arena_bytes", plan.arena_bytes, again.arena_bytes),
+        ("page_table_bytes", plan.page_table_bytes, again.page_table_bytes),
+        ("unused_bytes", plan.unused_bytes, again.unused_bytes),
+        ("slot_bytes", plan.slot_bytes, again.slot_bytes),
+        ("slot_count", plan.slot_count, again.slot_count),
+        ("reads_per_token_max", plan.reads_per_token_max, again.reads_per_token_max),
+        ("probes_per_token_max", plan.probes_per_token_max, again.probes_per_token_max),
+    ];
+    let mut i = 0;
+    while i < sums.len() {
+        let (rule, found, wanted) = sums[i];
+        if found != wanted {
+            return Err(PlanError::Sum { rule, wanted, found });
+        }
+        i += 1;
+    }
+    Ok(())
 }

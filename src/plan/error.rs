@@ -10,7 +10,7 @@ pub enum PlanError {
     Shape {
         /// Field.
         name: &'static str,
-        /// Largest value, or the number it must be a multiple of.
+        /// Largest value.
         limit: u64,
         /// Its value.
         found: u64,
@@ -23,6 +23,22 @@ pub enum PlanError {
         min: u64,
         /// Largest value.
         max: u64,
+        /// Its value.
+        found: u64,
+    },
+    /// A number is not a multiple of what it must be.
+    Multiple {
+        /// Field.
+        name: &'static str,
+        /// What it must be a multiple of.
+        of: u64,
+        /// Its value.
+        found: u64,
+    },
+    /// A number is not a power of two.
+    PowerOfTwo {
+        /// Field.
+        name: &'static str,
         /// Its value.
         found: u64,
     },
@@ -46,9 +62,9 @@ pub enum PlanError {
         /// The rule it breaks.
         rule: &'static str,
     },
-    /// The sums of the plan break a rule.
+    /// A sum of the plan breaks a rule.
     Sum {
-        /// The rule.
+        /// The rule, or the number that is not what the inputs solve to.
         rule: &'static str,
         /// What the rule allows.
         wanted: u64,
@@ -60,11 +76,19 @@ pub enum PlanError {
 impl fmt::Display for PlanError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            PlanError::Shape { name, limit, found } => {
-                write!(f, "the model's {name} is {found}, outside 1 to {limit}; mend the model file")
-            }
+            PlanError::Shape { name, limit, found } => write!(
+                f,
+                "the model's {name} is {found}, outside 1 to {limit}; mend the model file"
+            ),
             PlanError::Setting { name, min, max, found } => {
                 write!(f, "{name} is {found}, outside {min} to {max}; mend the plan or device file")
+            }
+            PlanError::Multiple { name, of, found } => write!(
+                f,
+                "{name} is {found}, not a multiple of {of}; mend the model or device file"
+            ),
+            PlanError::PowerOfTwo { name, found } => {
+                write!(f, "{name} is {found}, not a power of two; mend the device file")
             }
             PlanError::BudgetTooSmall {
                 budget_bytes,

@@ -90,7 +90,7 @@ fn sums(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
     Ok(())
 }
 
-/// A byte count for people: three significant digits and a decimal unit.
+/// A byte count for people: one decimal place and a decimal unit.
 pub fn bytes(count: u64) -> impl fmt::Display {
     HumanBytes(count)
 }
@@ -101,11 +101,12 @@ impl fmt::Display for HumanBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, name) = match self.0 {
             0..1_000 => return write!(f, "{} B", self.0),
-            1_000..1_000_000 => (1_000, "kB"),
-            1_000_000..1_000_000_000 => (1_000_000, "MB"),
+            // What would round to 1000.0 has the next unit.
+            1_000..999_950 => (1_000, "kB"),
+            999_950..999_950_000 => (1_000_000, "MB"),
             _ => (1_000_000_000, "GB"),
         };
-        let tenths = (self.0 * 10 + unit / 2) / unit;
+        let tenths = self.0.saturating_add(unit / 20) / (unit / 10);
         write!(f, "{}.{} {name}", tenths / 10, tenths % 10)
     }
 }

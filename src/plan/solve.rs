@@ -17,10 +17,6 @@ pub const REQUEST_BYTES: u64 = 64;
 /// Bytes of tokenizer scratch for each byte of the longest prompt, which is rounded up to a power
 /// of two (see `token::EncodeScratch`).
 const ENCODE_BYTES_PER_BYTE: u64 = 20;
-/// Bytes that one level-1 page table of 4 KiB pages maps: 512 pages; 2048 pages of 16 KiB.
-const fn table_reach(page_bytes: u64) -> u64 {
-    page_bytes * (page_bytes / 8)
-}
 
 /// The solved plan: where every byte of the arena lies, and the bounds of a token's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +97,11 @@ pub const fn solve(inputs: Inputs) -> Result<Plan, PlanError> {
 }
 
 const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
-    if let Some((name, limit, found)) = inputs.shape.fault() {
+    if let Some((name, limit, found)) = inputs.shape.range_fault() {
         return Err(PlanError::Shape { name, limit, found });
+    }
+    if let Some((name, of, found)) = inputs.shape.multiple_fault() {
+        return Err(PlanError::Multiple { name, of, found });
     }
     let d = &inputs.device;
     let unit = inputs.numerics.types.record(&inputs.shape).unit_bytes;
@@ -125,25 +124,19 @@ const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
         }
         i += 1;
     }
-    let powers = [
-        ("page_bytes (a power of two)", d.page_bytes, 4096, 65536),
-        ("reads_in_flight (a power of two)", d.reads_in_flight, 1, READS_MAX),
-    ];
+    let powers = [("page_bytes", d.page_bytes), ("reads_in_flight", d.reads_in_flight)];
+    let blocks = [("read_bytes_max", d.read_bytes_max), ("stack_bytes", d.stack_bytes)];
     let mut i = 0;
     while i < powers.len() {
-        let (name, found, min, max) = powers[i];
+        let (name, found) = powers[i];
         if !found.is_power_of_two() {
-            return Err(PlanError::Setting { name, min, max, found });
+            return Err(PlanError::PowerOfTwo { name, found });
+        }
+        let (name, found) = blocks[i];
+        if !found.is_multiple_of(BLOCK_BYTES) {
+            return Err(PlanError::Multiple { name, of: BLOCK_BYTES, found });
         }
         i += 1;
-    }
-    if !d.read_bytes_max.is_multiple_of(BLOCK_BYTES) || !d.stack_bytes.is_multiple_of(BLOCK_BYTES) {
-        return Err(PlanError::Setting {
-            name: "read_bytes_max and stack_bytes (multiples of 4096): their sum",
-            min: unit,
-            max: 1 << 25,
-            found: d.read_bytes_max + d.stack_bytes,
-        });
     }
     Ok(())
 }
@@ -176,10 +169,19 @@ const fn total(device: &Device, arena_bytes: u64) -> u64 {
     device.process_bytes + page_tables(device, arena_bytes) + arena_bytes
 }
 
-/// Page tables of a mapping: its level-1 tables, one more for a start between two, and one page
-/// for each of the two levels above where they are not shared with the process's own.
+/// Page tables of a mapping, at all three levels that `VmPTE` counts. At each, the mapping may
+/// start in the middle of a table.
 const fn page_tables(device: &Device, arena_bytes: u64) -> u64 {
-    (arena_bytes.div_ceil(table_reach(device.page_bytes)) + 3) * device.page_bytes
+    let entries = device.page_bytes / 8;
+    let mut mapped = arena_bytes.div_ceil(device.page_bytes);
+    let mut tables = 0;
+    let mut level = 1;
+    while level <= 3 {
+        mapped = mapped.div_ceil(entries) + 1;
+        tables += mapped;
+        level += 1;
+    }
+    tables * device.page_bytes
 }
 
 /// Lays out every region for a cache of `slots`; returns them with the arena's bytes.

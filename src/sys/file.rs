@@ -78,7 +78,8 @@ impl File {
     }
 
     fn open_with(path: &CStr, flag: i32) -> Result<File, OpenError> {
-        let flags = libc::O_RDONLY | libc::O_CLOEXEC | flag;
+        // Without O_NONBLOCK, opening a pipe would wait for its writer. Files don't know the flag.
+        let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | flag;
         // SAFETY: `path` ends with a zero byte; all-zero bytes are valid stat and statfs values
         // that the calls overwrite.
         unsafe {
