@@ -9,7 +9,8 @@
 //! group:
 //!
 //! ```text
-//! q8  byte (step * w + lane) * 4 + j = weight 4 * step + j of group `lane`, step in 0..8, j in 0..4
+//! q8  byte (step * w + lane) * 4 + j, step in 0..8, j in 0..4:
+//!       weight 4 * step + j                    of group `lane`
 //! q4  byte (step * w + lane) * 4 + j, step in 0..4:
 //!       low nibble  = weight 4 * step + j      of group `lane`, stored + 8
 //!       high nibble = weight 4 * step + j + 16 of group `lane`, stored + 8

@@ -297,10 +297,8 @@ impl Header {
 
     /// The model's shape.
     pub fn shape(&self) -> Result<Shape, HeaderError> {
-        let activation = Activation::from_code(self.activation).ok_or(HeaderError::Field {
-            name: "activation",
-            found: u64::from(self.activation),
-        })?;
+        let activation = Activation::from_code(self.activation)
+            .ok_or(HeaderError::Field { name: "activation", found: u64::from(self.activation) })?;
         let shape = Shape {
             layers: u64::from(self.layers),
             hidden: u64::from(self.hidden),

@@ -13,9 +13,17 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
     writeln!(out, "model     {}", inputs.model)?;
     writeln!(
         out,
-        "          {} layers, hidden {}, {} heads / {} kv of {}, {} experts (top {}) of {} neurons, \
-         vocab {}",
-        s.layers, s.hidden, s.heads, s.kv_heads, s.head_dim, s.experts, s.experts_used, s.ff, s.vocab
+        "          {} layers, hidden {}, {} heads / {} kv of {}, {} experts (top {}) of {} \
+         neurons, vocab {}",
+        s.layers,
+        s.hidden,
+        s.heads,
+        s.kv_heads,
+        s.head_dim,
+        s.experts,
+        s.experts_used,
+        s.ff,
+        s.vocab
     )?;
     writeln!(
         out,
@@ -33,7 +41,8 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
     )?;
     writeln!(
         out,
-        "numerics  {:08x}: records {}, resident {}, head {}, embedding {}, kv {}, {}, predictor none",
+        "numerics  {:08x}: records {}, resident {}, head {}, embedding {}, kv {}, {}, \
+         predictor none",
         n.hash(s),
         n.types.records.name(),
         n.types.resident.name(),

@@ -8,7 +8,9 @@ use super::error::PlanError;
 use super::inputs::{Device, Inputs};
 use super::region::{Life, REGIONS, Region, RegionId};
 use crate::image::Resident;
-use crate::image::geometry::{BLOCK_BYTES, SLOT_ALIGN, TAG_BYTES, padded_groups, padded_len, round_up};
+use crate::image::geometry::{
+    BLOCK_BYTES, SLOT_ALIGN, TAG_BYTES, padded_groups, padded_len, round_up,
+};
 
 /// Smallest cache: fewer slots than this hold nothing worth looking up.
 pub const SLOTS_MIN: u64 = 64;
@@ -82,7 +84,8 @@ pub const fn solve(inputs: Inputs) -> Result<Plan, PlanError> {
     }
     let slot_count = fill(&inputs, slot_bytes);
     let (regions, arena_bytes) = place(&inputs, slot_bytes, slot_count);
-    let units = shape.layers * shape.experts_used * inputs.numerics.types.record(shape).units(shape.ff);
+    let units =
+        shape.layers * shape.experts_used * inputs.numerics.types.record(shape).units(shape.ff);
     Ok(Plan {
         inputs,
         regions,

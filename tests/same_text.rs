@@ -1,0 +1,109 @@
+//! Invariant 3: same numerics, prompt and seed give the same text, bit for bit, at any budget,
+//! thread count and instruction set.
+#![cfg(feature = "host")]
+
+#[path = "common/engine.rs"]
+mod engine;
+
+use engine::{budget_of_everything, numerics, plan_of, session, smallest_budget};
+use ganglion::cli::generate::{Limits, encode, generate};
+use ganglion::image::WeightType;
+use ganglion::kernel::Isa;
+use ganglion::plan::{KvType, Numerics};
+use ganglion::token::{Sampler, SamplerConfig};
+
+const PROMPT: &str = "Once upon a time";
+const TOKENS: u32 = 256;
+
+const SEEDED: SamplerConfig = SamplerConfig {
+    temperature: 0.9,
+    top_k: 50,
+    top_p: 0.95,
+    min_p: 0.02,
+    repeat_penalty: 1.1,
+    repeat_last: 64,
+    seed: 20_261_130,
+};
+
+/// Tokens, the bits of the last logits, and misses of a run.
+#[derive(Clone, Debug, PartialEq)]
+struct Run {
+    tokens: Vec<u32>,
+    logits: Vec<u32>,
+    misses: u64,
+}
+
+fn run(
+    numerics: Numerics,
+    budget: u64,
+    threads: usize,
+    isa: Isa,
+    config: SamplerConfig,
+    tokens: u32,
+) -> Run {
+    let plan = plan_of(numerics, budget).unwrap();
+    session(&plan, threads, isa, |session| {
+        let prompt = encode(session, PROMPT)?;
+        let mut sampler = Sampler::new(config).unwrap();
+        let limits = Limits { tokens, ignore_end: true };
+        let measured = generate(session, prompt, &mut sampler, limits, |_| Ok(()))?;
+        assert_eq!(measured.tokens, u64::from(tokens));
+        assert!(session.model.workshop.is_consistent());
+        let end = prompt + tokens as usize;
+        let logits = session.model.logits()?.iter().map(|x| x.to_bits()).collect();
+        let misses = session.model.workshop.counters.misses;
+        Ok(Run { tokens: session.tokens[..end].to_vec(), logits, misses })
+    })
+}
+
+fn budgets(numerics: Numerics) -> [u64; 5] {
+    let (least, most) = (smallest_budget(numerics), budget_of_everything(numerics));
+    [0, 10, 25, 50, 100].map(|percent| least + (most - least) * percent / 100)
+}
+
+#[test]
+fn any_budget_and_thread_count_gives_the_same_text() {
+    let numerics = numerics(WeightType::Q8, KvType::Half);
+    for config in [SamplerConfig::GREEDY, SEEDED] {
+        let mut reference: Option<Run> = None;
+        let mut misses = Vec::new();
+        for budget in budgets(numerics) {
+            for threads in [1, 2] {
+                let run = run(numerics, budget, threads, Isa::best(), config, TOKENS);
+                misses.push(run.misses);
+                let reference = reference.get_or_insert_with(|| run.clone());
+                assert_eq!(run.tokens, reference.tokens, "budget {budget}, {threads} threads");
+                assert_eq!(run.logits, reference.logits, "budget {budget}, {threads} threads");
+            }
+        }
+        println!("misses by budget: {misses:?}");
+        assert!(misses[0] > 100_000, "the smallest budget streams nearly everything");
+        assert_eq!(*misses.last().unwrap(), 0, "the largest holds everything");
+    }
+}
+
+#[test]
+fn every_instruction_set_gives_the_twins_text() {
+    for weight in WeightType::ALL {
+        let numerics = numerics(weight, KvType::Half);
+        let tokens = if weight == WeightType::Q8 { TOKENS } else { 48 };
+        let budget = budgets(numerics)[2];
+        for config in [SamplerConfig::GREEDY, SEEDED] {
+            let twin = run(numerics, budget, 2, Isa::Twin, config, tokens);
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+                let run = run(numerics, budget, 1, isa, config, tokens);
+                assert_eq!(run.tokens, twin.tokens, "{} {}", weight.name(), isa.name());
+                assert_eq!(run.logits, twin.logits, "{} {}", weight.name(), isa.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn another_seed_gives_another_text() {
+    let numerics = numerics(WeightType::Q8, KvType::Half);
+    let budget = budget_of_everything(numerics);
+    let other = SamplerConfig { seed: SEEDED.seed + 1, ..SEEDED };
+    let first = run(numerics, budget, 2, Isa::best(), SEEDED, 64);
+    assert_ne!(first.tokens, run(numerics, budget, 2, Isa::best(), other, 64).tokens);
+}
