@@ -265,7 +265,11 @@ impl Booting<'_> {
         }
         let (used, budget) = (footprint().total(), self.plan.inputs.budget_bytes);
         if self.options.enforce_budget && used > budget {
-            return Err(Fault::OverBudget { used, budget });
+            let fault = Fault::OverBudget { used, budget };
+            if lock == Lock::Demand {
+                return Err(fault);
+            }
+            Stderr::line(format_args!("ganglion: {fault}"));
         }
         Ok(())
     }

@@ -119,7 +119,7 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("ganglion-forge: {error:#}");
+    eprintln!("ganglion-forge: {error}"); // a sentence already holds its causes
     ExitCode::from(exit_code(error))
 }
 
