@@ -2,9 +2,7 @@
 
 #[allow(unused_imports)] // which of the names a plan uses depends on the plan
 use crate::image::{Activation::*, Shape, Types, WeightType::*};
-use crate::plan::{
-    Device, Inputs, KvType::*, Lock::*, Numerics, Plan, Region, RegionId::*, check,
-};
+use crate::plan::{Device, Inputs, KvType::*, Lock::*, Numerics, Plan, Region, RegionId::*, check};
 
 include!(concat!(env!("OUT_DIR"), "/plan.rs"));
 

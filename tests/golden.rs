@@ -148,7 +148,8 @@ fn neuron_differences(weight: WeightType, kv: KvType) -> Vec<(Vec<f32>, usize)> 
             }
             let ours = fired.lock().unwrap().clone();
             let mut theirs = BTreeSet::new();
-            for (layer, experts) in case["last_token_experts"].as_array().unwrap().iter().enumerate()
+            for (layer, experts) in
+                case["last_token_experts"].as_array().unwrap().iter().enumerate()
             {
                 for (expert, neurons) in experts.as_object().unwrap() {
                     let expert: u16 = expert.parse().unwrap();

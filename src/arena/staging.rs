@@ -45,17 +45,16 @@ impl<'a> Staging<'a> {
     /// Takes a free buffer for writing; `None` if it is not free.
     pub fn fill(&self, index: usize) -> Option<Filling<'_>> {
         let state = &self.states[index];
-        state
-            .compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
-            .then(|| {
+        state.compare_exchange(FREE, FILLING, Ordering::Acquire, Ordering::Relaxed).is_ok().then(
+            || {
                 // SAFETY: the state was free and is ours now: no other slice of it exists.
                 let bytes = unsafe {
                     let first = self.base.add(index * self.buffer_bytes);
                     core::slice::from_raw_parts_mut(first, self.buffer_bytes)
                 };
                 Filling { bytes, state }
-            })
+            },
+        )
     }
 
     /// Looks at a ready buffer; `None` if it is not ready.

@@ -108,9 +108,8 @@ impl<'a> Cache<'a> {
 
     /// Whether table and owners say the same.
     pub fn is_consistent(&self) -> bool {
-        let back = |(slot, &owner): (usize, &u32)| {
-            owner == NOBODY || self.slot(owner - 1) == Some(slot)
-        };
+        let back =
+            |(slot, &owner): (usize, &u32)| owner == NOBODY || self.slot(owner - 1) == Some(slot);
         let held = self.owners.iter().filter(|&&owner| owner != NOBODY).count();
         let entries = self.table.iter().filter(|&&entry| entry != 0).count();
         self.owners.iter().enumerate().all(back) && held == self.held && entries == held
@@ -120,7 +119,6 @@ impl<'a> Cache<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn the_hand_takes_what_was_not_used() {
@@ -152,9 +150,10 @@ mod tests {
         assert!(cache.admit(2).is_some() && cache.is_consistent());
     }
 
-    proptest! {
+    #[cfg(feature = "host")]
+    proptest::proptest! {
         #[test]
-        fn table_and_owners_always_agree(steps in prop::collection::vec((0u32..40, 0u8..4), 1..400)) {
+        fn table_and_owners_always_agree(steps in proptest::collection::vec((0u32..40, 0u8..4), 1..400)) {
             let (mut table, mut owners) = ([0; 40], [0; 7]);
             let mut cache = Cache::new(&mut table, &mut owners);
             for (neuron, action) in steps {
@@ -163,7 +162,7 @@ mod tests {
                     1 => { cache.unpin(); cache.pin(neuron..neuron + 3); }
                     _ => if cache.slot(neuron).is_none() { cache.admit(neuron); },
                 }
-                prop_assert!(cache.is_consistent());
+                proptest::prop_assert!(cache.is_consistent());
             }
         }
     }

@@ -40,12 +40,7 @@ pub fn bench(plan: &Plan, options: &Options) -> Result<(), Fault> {
     })
 }
 
-fn table(
-    plan: &Plan,
-    session: &Session<'_>,
-    measured: &Measured,
-    out: &mut Output,
-) -> fmt::Result {
+fn table(plan: &Plan, session: &Session<'_>, measured: &Measured, out: &mut Output) -> fmt::Result {
     let ms = |ns: u64| ns as f64 / 1e6;
     let latency = &measured.latency;
     let memory = footprint();

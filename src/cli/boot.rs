@@ -10,12 +10,13 @@ use crate::cluster::{Dimensions, Workshop};
 use crate::image::header::HEADER_BYTES;
 use crate::image::{Header, SectionKind};
 use crate::kernel::Kernels;
+use crate::kernel::accumulator::UNIT_EXPONENTS;
 use crate::model::{KvCache, Model, ModelError, Parts, Weights, fill_rope_table};
 use crate::plan::{Lock, Plan, RegionId, check};
 use crate::storage::{Larder, RecordMap, RequestCell};
 use crate::sys::{
-    File, FileSystem, Stderr, Team, available_bytes, footprint, forbid_memory_calls,
-    lock_all, now, page_bytes, path_text, pin_to_core, scope, start,
+    File, FileSystem, Stderr, Team, available_bytes, footprint, forbid_memory_calls, lock_all, now,
+    page_bytes, path_text, pin_to_core, scope, start,
 };
 use crate::token::Tokenizer;
 use core::ffi::CStr;
@@ -165,6 +166,7 @@ impl Booting<'_> {
         let larder = Larder::new(file, map, kernels.crc32c_fn(), cells, staging);
         let team = Team::new(self.options.threads);
         let weights = Weights::new(resident, shape, types);
+        self.check_units(&weights)?;
         let rope = arena.carve(RegionId::Rope);
         fill_rope_table(weights.rope_frequencies(), rope);
         let slots = arena.carve(RegionId::Slots);
@@ -200,6 +202,17 @@ impl Booting<'_> {
             boot_ns: 0,
         };
         self.run(&larder, &team, &mut session, then)
+    }
+
+    /// The arithmetic of the down projection is proven for units of this range only.
+    fn check_units(&self, weights: &Weights<'_>) -> Result<(), Fault> {
+        for layer in 0..self.plan.inputs.shape.layers as usize {
+            let found = weights.down_unit(layer);
+            if !UNIT_EXPONENTS.contains(&found) {
+                return Err(Fault::DownUnit { path: self.options.image, layer, found });
+            }
+        }
+        Ok(())
     }
 
     /// Starts readers and workers, fills the slots, locks, seals, runs `then`, stops the threads.

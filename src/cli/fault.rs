@@ -2,6 +2,7 @@
 
 use crate::image::HeaderError;
 use crate::kernel::Isa;
+use crate::kernel::accumulator::UNIT_EXPONENTS;
 use crate::model::ModelError;
 use crate::plan::PlanError;
 use crate::sys::{LockError, OpenError, ReadError, SysError, exit, path_text};
@@ -105,6 +106,15 @@ pub enum Fault {
         /// The section.
         section: &'static str,
     },
+    /// A layer's down unit that the arithmetic can't hold.
+    DownUnit {
+        /// The image.
+        path: &'static [u8],
+        /// The layer.
+        layer: usize,
+        /// Its power of two.
+        found: i32,
+    },
     /// A benchmark on memory.
     MemoryBacked {
         /// The image.
@@ -166,7 +176,8 @@ impl Fault {
             | Fault::PromptTooLong { .. }
             | Fault::Token(_)
             | Fault::Image { .. }
-            | Fault::ImageSection { .. } => exit::DATA,
+            | Fault::ImageSection { .. }
+            | Fault::DownUnit { .. } => exit::DATA,
             Fault::ImageName | Fault::ImageOpen { .. } => exit::NO_INPUT,
             Fault::MemoryBacked { .. } | Fault::Plan(_) | Fault::PageBytes { .. } => exit::CONFIG,
             Fault::Arena { .. }
@@ -224,7 +235,11 @@ impl fmt::Display for Fault {
                 write!(f, "a second prompt {:?}; put the whole prompt in quotes", text(second))
             }
             Fault::UnknownIsa { found } => {
-                write!(f, "this machine or build has no kernels for {:?}; use one of", text(found))?;
+                write!(
+                    f,
+                    "this machine or build has no kernels for {:?}; use one of",
+                    text(found)
+                )?;
                 let usable = Isa::ALL.iter().filter(|isa| isa.available());
                 usable.into_iter().try_for_each(|isa| write!(f, " {}", isa.name()))
             }
@@ -269,6 +284,14 @@ impl fmt::Display for Fault {
                 f,
                 "image {}: section {section} fails its checksum; copy or pack it again",
                 text(path)
+            ),
+            Fault::DownUnit { path, layer, found } => write!(
+                f,
+                "image {}: the down unit of layer {layer} is 2^{found}, outside 2^{} to 2^{}; \
+                 pack it again",
+                text(path),
+                UNIT_EXPONENTS.start(),
+                UNIT_EXPONENTS.end()
             ),
             Fault::MemoryBacked { path } => write!(
                 f,

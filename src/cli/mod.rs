@@ -62,8 +62,7 @@ fn version() -> Result<(), Fault> {
 
 fn print_plan(options: &Options) -> Result<(), Fault> {
     let mut out = Output::stdout();
-    let written =
-        if options.json { json::plan(&PLAN, &mut out) } else { report(&PLAN, &mut out) };
+    let written = if options.json { json::plan(&PLAN, &mut out) } else { report(&PLAN, &mut out) };
     written.expect("an output takes any text");
     out.flush().map_err(Fault::Output)
 }

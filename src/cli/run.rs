@@ -28,10 +28,8 @@ pub fn run(plan: &Plan, options: &Options) -> Result<(), Fault> {
             out.flush().map_err(Fault::Output)?;
         }
         let mut stream = Utf8Stream::new();
-        let limits = Limits {
-            tokens: options.tokens.unwrap_or(u32::MAX),
-            ignore_end: options.ignore_end,
-        };
+        let limits =
+            Limits { tokens: options.tokens.unwrap_or(u32::MAX), ignore_end: options.ignore_end };
         let measured = generate(session, count, &mut sampler, limits, |bytes| {
             stream.push(bytes, |text| print(options, text, &mut out));
             out.flush().map_err(Fault::Output)

@@ -38,7 +38,8 @@ impl WaveCursor {
         let mut wave = Wave::new();
         let units = dims.record.units(u64::from(dims.ff)) as u32;
         while let Some(chosen) = input.chosen.get(self.chosen) {
-            let first = (u32::from(input.layer) * dims.experts + u32::from(chosen.expert)) * dims.ff;
+            let first =
+                (u32::from(input.layer) * dims.experts + u32::from(chosen.expert)) * dims.ff;
             let candidates = predictor.candidates(dims.ff);
             while self.unit < units {
                 let run = Run {

@@ -9,9 +9,8 @@ pub fn row(weight: WeightType, bytes: &[u8], out: &mut [f32]) {
     let groups = padded_groups(out.len() as u64);
     for (index, value) in out.iter_mut().enumerate() {
         let index = index as u64;
-        let scale = |code_bytes| {
-            half_at(bytes, row_scale_byte(groups, index / GROUP, code_bytes) as usize)
-        };
+        let scale =
+            |code_bytes| half_at(bytes, row_scale_byte(groups, index / GROUP, code_bytes) as usize);
         *value = match weight {
             WeightType::F16 => half_at(bytes, 2 * index as usize),
             WeightType::Q8 => {

@@ -184,7 +184,8 @@ fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, InputsError> 
 }
 
 fn parse_bytes(path: &Path, key: &'static str, text: &str) -> Result<u64, InputsError> {
-    byte_count(text).ok_or_else(|| unknown(path, key, text, "a number with B, kB, MB, GB or KiB, MiB, GiB"))
+    byte_count(text)
+        .ok_or_else(|| unknown(path, key, text, "a number with B, kB, MB, GB or KiB, MiB, GiB"))
 }
 
 fn unknown(path: &Path, key: &'static str, found: &str, wanted: &'static str) -> InputsError {

@@ -3,7 +3,7 @@
 //! Used by `pack`, `shape` and build.rs. This version knows the `llama` family with routed experts
 //! and a dReLU gate; everything else is refused by name.
 
-use super::gguf::{Gguf, GgmlType, GgufError, Tensor};
+use super::gguf::{GgmlType, Gguf, GgufError, Tensor};
 use super::tokenizer::{TokenizerError, TokenizerSource, build};
 use crate::image::header::Constants;
 use crate::image::{Activation, Shape};
@@ -14,7 +14,7 @@ use std::path::Path;
 pub enum ModelFileError {
     /// The file is not a sound GGUF.
     #[error("{0}")]
-    Gguf(#[from] GgufError),
+    Gguf(Box<GgufError>),
     /// Its tokenizer can't be packed.
     #[error("{path}: {source}")]
     Tokenizer {
@@ -36,7 +36,9 @@ pub enum ModelFileError {
         wanted: &'static str,
     },
     /// A dimension is outside the limits.
-    #[error("{path}: {name} is {found}, outside 1 to {limit}; the file is damaged or not a decoder")]
+    #[error(
+        "{path}: {name} is {found}, outside 1 to {limit}; the file is damaged or not a decoder"
+    )]
     Shape {
         /// The file.
         path: String,
@@ -59,6 +61,12 @@ pub enum ModelFileError {
         /// What it has.
         found: Vec<u64>,
     },
+}
+
+impl From<GgufError> for ModelFileError {
+    fn from(error: GgufError) -> ModelFileError {
+        ModelFileError::Gguf(Box::new(error))
+    }
 }
 
 /// An open model file.

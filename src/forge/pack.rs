@@ -4,13 +4,13 @@
 //! temporary name, read back and verified, and only then given its own name: a half-written image
 //! is never left where one is looked for.
 
+use super::gguf::Tensor;
 use super::model::{ModelFile, ModelFileError};
 use super::quantize::{RowCodes, column_step, encode_column, encode_row, layout_row};
 use super::verify::{VerifyError, verify_image};
 use crate::image::geometry::{BLOCK_BYTES, round_up};
 use crate::image::tag::{Identity, Part, Tag, crc32c};
 use crate::image::{Header, Record, Resident, SectionKind, Types, WeightType};
-use super::gguf::Tensor;
 use half::f16;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -30,8 +30,10 @@ pub enum PackError {
     #[error("{0}")]
     Model(#[from] ModelFileError),
     /// Writing failed.
-    #[error("image {path} can't be written after {written} of {wanted} bytes: {source}; \
-             free some space or choose another folder")]
+    #[error(
+        "image {path} can't be written after {written} of {wanted} bytes: {source}; \
+             free some space or choose another folder"
+    )]
     Write {
         /// The temporary file.
         path: String,

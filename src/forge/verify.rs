@@ -66,7 +66,10 @@ pub fn open_image(path: &Path) -> Result<(File, Header), VerifyError> {
 }
 
 /// Verifies every byte of `path`; tells `progress` bytes done and bytes in all.
-pub fn verify_image(path: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Header, VerifyError> {
+pub fn verify_image(
+    path: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Header, VerifyError> {
     let (file, header) = open_image(path)?;
     let wrong = |error| VerifyError::header(path, error);
     let (shape, types) = (header.shape().map_err(wrong)?, header.types().map_err(wrong)?);

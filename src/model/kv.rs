@@ -42,10 +42,9 @@ impl<'a> KvCache<'a> {
         for head in 0..self.kv_heads {
             let at = (self.first_row(layer, head) + position) * row_bytes;
             let part = head * self.head_dim..(head + 1) * self.head_dim;
-            for (cache, row) in [
-                (&mut *self.keys, &key[part.clone()]),
-                (&mut *self.values, &value[part.clone()]),
-            ] {
+            for (cache, row) in
+                [(&mut *self.keys, &key[part.clone()]), (&mut *self.values, &value[part.clone()])]
+            {
                 let stored = &mut cache[at..at + row_bytes];
                 match self.kind {
                     KvType::Half => kernels.to_f16(row, bytemuck::cast_slice_mut(stored)),

@@ -16,12 +16,12 @@ pub use kv::KvCache;
 pub use rope::fill_rope_table;
 pub use weights::{Matrix, Weights};
 
+use crate::arena::Scratch;
 use crate::cluster::{Input, Workshop};
-use crate::image::header::Constants;
 use crate::image::geometry::{BLOCK_BYTES, padded_groups, padded_len};
+use crate::image::header::Constants;
 use crate::image::{Shape, WeightType};
 use crate::kernel::{Activation, Kernels, dequantize_row};
-use crate::arena::Scratch;
 use crate::plan::RegionId;
 use crate::sys::{Lead, ReadError};
 
@@ -118,8 +118,7 @@ impl<'a> Model<'a> {
 
     /// The scratch of the sampling stage: logits as [`Model::logits`] left them, and candidates.
     pub fn sampling(&mut self) -> (&mut [f32], &mut [u8]) {
-        let [logits, candidates] =
-            self.scratch.parts([RegionId::Logits, RegionId::Candidates]);
+        let [logits, candidates] = self.scratch.parts([RegionId::Logits, RegionId::Candidates]);
         (bytemuck::cast_slice_mut(logits), candidates)
     }
 
@@ -194,16 +193,15 @@ impl<'a> Model<'a> {
         stage: &'static str,
     ) -> Result<(), ModelError> {
         let hidden = self.shape.hidden as usize;
-        let [source, input, codes, scales] =
-            self.scratch.parts([from, RegionId::Input, RegionId::InputCodes, RegionId::InputScales]);
+        let [source, input, codes, scales] = self.scratch.parts([
+            from,
+            RegionId::Input,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+        ]);
         let input: &mut [f32] = bytemuck::cast_slice_mut(input);
         let (values, tail) = input.split_at_mut(hidden);
-        self.kernels.rms_norm(
-            bytemuck::cast_slice(source),
-            weight,
-            self.constants.rms_eps,
-            values,
-        );
+        self.kernels.rms_norm(bytemuck::cast_slice(source), weight, self.constants.rms_eps, values);
         tail.fill(0.0);
         quantize(self.kernels, values, codes, scales)
             .ok_or(ModelError::NotFinite { stage, layer: 0 })

@@ -34,7 +34,8 @@ pub fn choose(rows: &[f32], x: &[f32], logits: &mut [f32], used: usize) -> Optio
 }
 
 fn best_of(logits: &[f32]) -> usize {
-    let better = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
+    let better =
+        |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
     (1..logits.len()).fold(0, better)
 }
 

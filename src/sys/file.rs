@@ -87,8 +87,7 @@ impl File {
             if fd < 0 {
                 return Err(OpenError::System(SysError::last("open")));
             }
-            let mut file =
-                File { fd, bytes: 0, direct: flag != 0, file_system: FileSystem::Disk };
+            let mut file = File { fd, bytes: 0, direct: flag != 0, file_system: FileSystem::Disk };
             let mut stat: libc::stat = core::mem::zeroed();
             let mut volume: libc::statfs = core::mem::zeroed();
             if libc::fstat(fd, &mut stat) != 0 || libc::fstatfs(fd, &mut volume) != 0 {

@@ -91,7 +91,6 @@ impl Team {
             };
         }
     }
-
 }
 
 impl Lead<'_> {
@@ -171,8 +170,12 @@ mod tests {
         for threads in 1..4 {
             let mut stacks = [const { Stack([0; 65536]) }; 3];
             let team = Team::new(threads);
-            let serve: Vec<_> =
-                (1..threads).map(|member| { let team = &team; move || team.serve(member) }).collect();
+            let serve: Vec<_> = (1..threads)
+                .map(|member| {
+                    let team = &team;
+                    move || team.serve(member)
+                })
+                .collect();
             let mut lead = team.lead();
             scope(|scope| {
                 for (stack, body) in stacks.iter_mut().zip(&serve) {

@@ -26,8 +26,7 @@ pub fn demo_json(name: &str) -> serde_json::Value {
 pub fn numerics(weight: WeightType, kv: KvType) -> Numerics {
     // The reference's Q4_0 file keeps the embedding matrix, and so the tied head, at Q8_0.
     let head = if weight == WeightType::Q4 { WeightType::Q8 } else { weight };
-    let types =
-        Types { records: weight, resident: weight, head, embedding: WeightType::F16 };
+    let types = Types { records: weight, resident: weight, head, embedding: WeightType::F16 };
     Numerics { types, kv }
 }
 
