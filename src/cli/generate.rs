@@ -59,9 +59,41 @@ pub struct Measured {
     pub embedding_reads: u64,
     /// Faults and switches of the token loop.
     pub faults: Faults,
+    /// When the last token was chosen, or the prompt began.
+    last_ns: u64,
 }
 
 impl Measured {
+    fn new(prompt_tokens: u64) -> Measured {
+        let started_ns = now();
+        Measured {
+            stop: Stop::Tokens,
+            prompt_tokens,
+            first_token_ns: 0,
+            tokens: 0,
+            decode_ns: 0,
+            latency: Histogram::new(),
+            prefill: FetchCounters::default(),
+            first: FetchCounters::default(),
+            decode: FetchCounters::default(),
+            embedding_reads: prompt_tokens,
+            faults: Faults::default(),
+            last_ns: started_ns,
+        }
+    }
+
+    /// A token was chosen now.
+    fn time(&mut self) {
+        let time = now();
+        let took = time - core::mem::replace(&mut self.last_ns, time);
+        if self.tokens == 0 {
+            self.first_token_ns = took;
+        } else {
+            self.latency.record(took);
+            self.decode_ns += took;
+        }
+    }
+
     /// New tokens a second, the first left out.
     pub fn tokens_per_second(&self) -> f64 {
         let timed = self.latency.count();
@@ -108,10 +140,10 @@ pub fn generate(
     prompt: usize,
     sampler: &mut Sampler,
     limits: Limits,
-    mut emit: impl FnMut(&[u8]) -> Result<(), Fault>,
+    emit: impl FnMut(&[u8]) -> Result<(), Fault>,
 ) -> Result<Measured, Fault> {
     let before = faults();
-    let start = now();
+    let mut measured = Measured::new(prompt as u64);
     let counters = session.model.workshop.counters;
     for position in 0..prompt {
         session.model.forward(session.tokens[position], position)?;
@@ -119,38 +151,21 @@ pub fn generate(
             break;
         }
     }
-    let prefilled = session.model.workshop.counters;
-    let mut measured = Measured {
-        stop: Stop::Tokens,
-        prompt_tokens: prompt as u64,
-        first_token_ns: 0,
-        tokens: 0,
-        decode_ns: 0,
-        latency: Histogram::new(),
-        prefill: prefilled.since(&counters),
-        first: FetchCounters::default(),
-        decode: FetchCounters::default(),
-        embedding_reads: prompt as u64,
-        faults: Faults::default(),
-    };
-    decode(session, prompt, sampler, limits, &mut measured, &mut emit, start, &prefilled)?;
+    measured.prefill = session.model.workshop.counters.since(&counters);
+    decode(session, prompt, sampler, limits, &mut measured, emit)?;
     measured.faults = faults().since(&before);
     Ok(measured)
 }
 
-#[allow(clippy::too_many_arguments)] // the loop's state, split off for length
 fn decode(
     session: &mut Session<'_>,
-    prompt: usize,
+    mut end: usize,
     sampler: &mut Sampler,
     limits: Limits,
     measured: &mut Measured,
-    emit: &mut impl FnMut(&[u8]) -> Result<(), Fault>,
-    start: u64,
-    prefilled: &FetchCounters,
+    mut emit: impl FnMut(&[u8]) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    let (mut end, mut last) = (prompt, start);
-    let mut first_done = start;
+    let prefilled = session.model.workshop.counters;
     measured.stop = loop {
         if stop_requested() {
             break Stop::Signal;
@@ -160,16 +175,8 @@ fn decode(
         }
         session.model.logits()?;
         let token = choose(session, sampler, end)?;
-        let ends = Some(token) == session.tokenizer.eos() && !limits.ignore_end;
-        let time = now();
-        if measured.tokens == 0 {
-            measured.first_token_ns = time - start;
-            first_done = time;
-        } else {
-            measured.latency.record(time - last);
-        }
-        last = time;
-        if ends {
+        measured.time();
+        if Some(token) == session.tokenizer.eos() && !limits.ignore_end {
             break Stop::End;
         }
         measured.tokens += 1;
@@ -179,14 +186,13 @@ fn decode(
         }
         session.tokens[end] = token;
         session.model.forward(token, end)?;
-        measured.embedding_reads += 1;
         end += 1;
+        measured.embedding_reads += 1;
         if measured.tokens == FIRST_TOKENS {
-            measured.first = session.model.workshop.counters.since(prefilled);
+            measured.first = session.model.workshop.counters.since(&prefilled);
         }
     };
-    measured.decode_ns = last - first_done;
-    measured.decode = session.model.workshop.counters.since(prefilled);
+    measured.decode = session.model.workshop.counters.since(&prefilled);
     if measured.tokens < FIRST_TOKENS {
         measured.first = measured.decode;
     }
