@@ -58,10 +58,23 @@ fn json_has_the_text_and_every_figure() {
     assert_eq!((run["tokens"].as_u64(), run["stop"].as_str()), (Some(24), Some("tokens")));
     let bench = json(ENGINE, &["bench", "-n", "40", "--json"]);
     let figures = [
-        "boot_ms", "first_token_ms", "prefill_tok_s", "decode_tok_s", "token_mean_ms",
-        "token_p50_ms", "token_p99_ms", "token_max_ms", "miss_rate", "first_16_miss_rate",
-        "decode_bytes", "decode_reads", "memory_bytes", "budget_bytes", "minor_faults",
-        "major_faults", "involuntary_switches",
+        "boot_ms",
+        "first_token_ms",
+        "prefill_tok_s",
+        "decode_tok_s",
+        "token_mean_ms",
+        "token_p50_ms",
+        "token_p99_ms",
+        "token_max_ms",
+        "miss_rate",
+        "first_16_miss_rate",
+        "decode_bytes",
+        "decode_reads",
+        "memory_bytes",
+        "budget_bytes",
+        "minor_faults",
+        "major_faults",
+        "involuntary_switches",
     ];
     for figure in figures {
         assert!(bench[figure].is_number(), "{figure} in {bench}");
