@@ -8,11 +8,11 @@
 mod image;
 
 #[path = "src/plan/mod.rs"]
-#[allow(dead_code, unused_imports)]
+#[allow(dead_code, unused_imports)] // likewise
 mod plan;
 
 #[path = "src/forge"]
-#[allow(dead_code)]
+#[allow(dead_code)] // the forge uses the rest
 mod forge {
     pub mod decode;
     pub mod emit;

@@ -371,6 +371,15 @@ fn a_full_disk_while_packing() {
     assert_eq!(fs::read(&image).unwrap(), b"what was there before");
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "half an image was left");
 
+    // A folder in the image's place.
+    let mut table = Table::default();
+    let says = ["can't be written after ", "Is a directory", "choose another folder"];
+    fs::create_dir(folder.file("taken")).unwrap();
+    table.row(forge().arg("pack").arg(demo_model()).arg(folder.file("taken")), IO, &says);
+    table.end();
+    assert!(!folder.file("taken.part").exists(), "an image was left under its temporary name");
+    fs::remove_dir(folder.file("taken")).unwrap();
+
     // A real one, in a mount that only the child sees.
     let script = "mount -t tmpfs -o size=1m none \"$0\" || exit 99; \
                   \"$1\" pack \"$2\" \"$0/new.image\"; code=$?; ls -A \"$0\"; exit $code";
@@ -391,7 +400,8 @@ fn a_full_disk_while_packing() {
 fn a_stdout_that_takes_nothing() {
     let plan = text_of(&demo_plan());
     let model = text_of(&demo_model());
-    let commands: [(fn() -> Command, &[&str]); 11] = [
+    type Tool = fn() -> Command;
+    let commands: [(Tool, &[&str]); 11] = [
         (engine, &["run", "-n", "4", PROMPT]),
         (engine, &["run", "-n", "4", "--json", PROMPT]),
         (engine, &["bench", "-n", "4"]),

@@ -1,7 +1,8 @@
 //! Staging: the buffers that reads land in, handed between readers and workers by a state word.
 //!
 //! ```text
-//! free --fill--> filling --ready--> ready(0 views) --view--> ready(n) --drop--> ... --release--> free
+//! free --fill--> filling --ready--> ready(0) --view--> ready(n views) --drop--> ...
+//!      --release--> free
 //! ```
 #![allow(unsafe_code)] // buffers shared by state
 

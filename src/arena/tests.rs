@@ -1,3 +1,5 @@
+//! Carving by region, and staging buffers between threads.
+
 use super::*;
 use crate::plan::solve;
 use core::sync::atomic::AtomicU32;

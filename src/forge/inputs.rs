@@ -177,10 +177,20 @@ fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, InputsError> 
     let name = path.display().to_string();
     let text = fs::read_to_string(path)
         .map_err(|source| InputsError::Read { path: name.clone(), source })?;
-    toml::from_str(&text).map_err(|error| InputsError::Parse {
-        path: name,
-        reason: error.to_string().trim_end().replace('\n', " "),
-    })
+    toml::from_str(&text)
+        .map_err(|error| InputsError::Parse { path: name, reason: toml_reason(&error, &text) })
+}
+
+/// What the parser says, and the line it says it of.
+fn toml_reason(error: &toml::de::Error, text: &str) -> String {
+    let said = error.message().replace('\n', " ");
+    match error.span() {
+        Some(span) => {
+            let line = text[..span.start].matches('\n').count() + 1;
+            format!("line {line}: {said}; plans/README.md lists the keys")
+        }
+        None => format!("{said}; plans/README.md lists the keys"),
+    }
 }
 
 fn parse_bytes(path: &Path, key: &'static str, text: &str) -> Result<u64, InputsError> {

@@ -74,25 +74,20 @@ pub fn pack(
 ) -> Result<Packed, PackError> {
     let part = temporary(path);
     let result = write_image(model, types, &part, progress);
-    let verified = result.and_then(|packed| {
+    let packed = result.and_then(|packed| {
         verify_image(&part, &mut |_, _| {})?;
+        fs::rename(&part, path).map_err(|source| PackError::Write {
+            path: path.display().to_string(),
+            written: packed.file_bytes,
+            wanted: packed.file_bytes,
+            source,
+        })?;
         Ok(packed)
     });
-    match verified {
-        Ok(packed) => {
-            fs::rename(&part, path).map_err(|source| PackError::Write {
-                path: path.display().to_string(),
-                written: packed.file_bytes,
-                wanted: packed.file_bytes,
-                source,
-            })?;
-            Ok(packed)
-        }
-        Err(error) => {
-            let _ = fs::remove_file(&part); // the first error is the one to tell
-            Err(error)
-        }
+    if packed.is_err() {
+        let _ = fs::remove_file(&part); // the first error is the one to tell
     }
+    packed
 }
 
 /// The name an image has until it is whole.

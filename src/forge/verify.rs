@@ -6,7 +6,7 @@ use crate::image::geometry::TAG_BYTES;
 use crate::image::header::HEADER_BYTES;
 use crate::image::tag::{Identity, Part, Tag, crc32c};
 use crate::image::{Header, HeaderError, SectionKind};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -57,6 +57,10 @@ impl VerifyError {
 /// Opens an image and reads its header.
 pub fn open_image(path: &Path) -> Result<(File, Header), VerifyError> {
     let read = |source| VerifyError::Read { path: path.display().to_string(), source };
+    // Asked before opening: opening a pipe would wait for a writer.
+    if !fs::metadata(path).map_err(read)?.is_file() {
+        return Err(read(io::Error::other("it is not a regular file")));
+    }
     let file = File::open(path).map_err(read)?;
     let bytes = file.metadata().map_err(read)?.len();
     let mut block = vec![0; HEADER_BYTES.min(bytes as usize)];

@@ -142,6 +142,11 @@ pub enum HeaderError {
         /// What it holds.
         found: u64,
     },
+    /// The file ends within its header.
+    Cut {
+        /// Bytes of the file.
+        found: u64,
+    },
     /// The file is shorter or longer than its header says.
     FileBytes {
         /// Bytes the header says.
@@ -149,7 +154,16 @@ pub enum HeaderError {
         /// Bytes of the file.
         found: u64,
     },
-    /// The image is of another model, or packed with other types.
+    /// The image is packed with other types than the plan's.
+    Types {
+        /// Which weights.
+        name: &'static str,
+        /// What the plan says.
+        wanted: WeightType,
+        /// What the image says.
+        found: WeightType,
+    },
+    /// The image is of another model.
     Mismatch {
         /// Name of the differing field.
         name: &'static str,
@@ -182,10 +196,22 @@ impl fmt::Display for HeaderError {
             HeaderError::Field { name, found } => {
                 write!(f, "its header says {name} = {found}, which means nothing; pack it again")
             }
+            HeaderError::Cut { found } => write!(
+                f,
+                "the file is incomplete: its header alone has {HEADER_BYTES} bytes, it has {found}; \
+                 copy or pack it again"
+            ),
             HeaderError::FileBytes { wanted, found } => write!(
                 f,
                 "the file is incomplete: its header says {wanted} bytes, it has {found}; \
                  copy or pack it again"
+            ),
+            HeaderError::Types { name, wanted, found } => write!(
+                f,
+                "it is packed with other types: the plan wants {name} as {}, the image has {}; \
+                 pack the model as the plan says",
+                wanted.name(),
+                found.name()
             ),
             HeaderError::Mismatch { name, wanted, found } => write!(
                 f,
@@ -237,8 +263,11 @@ impl Header {
 
     /// Reads a header from the first block of a file of `file_bytes`.
     pub fn read(block: &[u8], file_bytes: u64) -> Result<Header, HeaderError> {
-        if block.len() < HEADER_BYTES || block[..8] != MAGIC {
+        if !block.starts_with(&MAGIC) {
             return Err(HeaderError::NotAnImage);
+        }
+        if block.len() < HEADER_BYTES {
+            return Err(HeaderError::Cut { found: file_bytes });
         }
         let header: Header = bytemuck::pod_read_unaligned(&block[..HEADER_BYTES]);
         if header.version > VERSION {
@@ -347,26 +376,27 @@ impl Header {
             ("vocab", shape.vocab, own_shape.vocab),
             ("tied", u64::from(shape.tied), u64::from(own_shape.tied)),
             ("tokenizer_bytes", shape.tokenizer_bytes, own_shape.tokenizer_bytes),
-            ("record type", code(types.records), code(own_types.records)),
-            ("resident type", code(types.resident), code(own_types.resident)),
-            ("head type", code(types.head), code(own_types.head)),
-            ("embedding type", code(types.embedding), code(own_types.embedding)),
         ];
         for (name, wanted, found) in pairs {
             if wanted != found {
                 return Err(HeaderError::Mismatch { name, wanted, found });
             }
         }
-        Ok(())
+        let pairs = [
+            ("records", types.records, own_types.records),
+            ("resident weights", types.resident, own_types.resident),
+            ("the head", types.head, own_types.head),
+            ("embeddings", types.embedding, own_types.embedding),
+        ];
+        match pairs.into_iter().find(|(_, wanted, found)| wanted != found) {
+            Some((name, wanted, found)) => Err(HeaderError::Types { name, wanted, found }),
+            None => Ok(()),
+        }
     }
 
     fn checksum(&self) -> u32 {
         crc32c(0, bytemuck::bytes_of(&Header { crc: 0, ..*self }))
     }
-}
-
-fn code(weight: WeightType) -> u64 {
-    u64::from(weight.code())
 }
 
 /// Where each section lies: back to back behind the header, each a whole number of blocks.

@@ -86,7 +86,7 @@ pub struct Landed<'a> {
 }
 
 impl<'a> Larder<'a> {
-    /// A larder over `file` with one request in flight for each cell; their count is a power of two.
+    /// A larder over `file` with one request in flight a cell; their count is a power of two.
     pub fn new(
         file: File,
         map: RecordMap,

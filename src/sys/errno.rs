@@ -43,7 +43,7 @@ impl fmt::Display for SysError {
 }
 
 /// errno of this thread.
-#[allow(unsafe_code)]
+#[allow(unsafe_code)] // reads a thread-local of libc
 pub fn errno() -> i32 {
     // SAFETY: the pointer is to this thread's own errno, valid for its whole life.
     unsafe { *errno_location() }

@@ -149,7 +149,7 @@ impl<T> Parts<T> {
     /// # Safety
     ///
     /// No two ranges that are alive at the same time overlap.
-    #[allow(clippy::mut_from_ref)]
+    #[allow(clippy::mut_from_ref)] // ranges are disjoint
     unsafe fn range(&self, first: usize, count: usize) -> &mut [T] {
         assert!(first + count <= self.length);
         // SAFETY: in bounds, and disjoint from every other live range (the caller's promise).

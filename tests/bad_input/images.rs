@@ -97,7 +97,7 @@ fn images_that_are_not_there() {
             table.row(engine().args([command, "--image"]).arg(&path), NO_INPUT, &says);
         }
     }
-    let rows = ["missing.image", "dangling", "loop", "notes.txt/below", "."];
+    let rows = ["missing.image", "dangling", "loop", "notes.txt/below", ".", "pipe"];
     for name in rows {
         let path = folder.file(name);
         let says = [&*text_of(&path), "check the "];
@@ -118,7 +118,7 @@ fn images_that_may_not_be_read() {
     let inside = folder.write("closed/inside.image", "GANGLION");
     let target = folder.file("closed/new.image");
     for path in [&closed, &folder.file("closed")] {
-        fs::set_permissions(path, Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
     }
     let mut table = Table::default();
     for path in [&closed, &inside] {
@@ -155,8 +155,10 @@ fn images_cut_short_or_too_long() {
     }
     for bytes in [4095, 512, 100, 8] {
         file.set_len(bytes).unwrap();
-        table.run(&image, DATA, &["cut.image"]);
-        table.verify(&image, DATA, &["cut.image"]);
+        let found = format!("its header alone has 4096 bytes, it has {bytes}");
+        let says = ["cut.image", "the file is incomplete", &*found, "copy or pack it again"];
+        table.run(&image, DATA, &says);
+        table.verify(&image, DATA, &says);
     }
     for bytes in [7, 1, 0] {
         file.set_len(bytes).unwrap();
@@ -281,21 +283,21 @@ fn images_of_another_kind() {
     }
     let (half, q4) = (WeightType::F16, WeightType::Q4);
     let kinds = [
-        ("record type", Types { records: q4, ..types }),
-        ("resident type", Types { resident: half, ..types }),
-        ("head type", Types { head: q4, ..types }),
-        ("embedding type", Types { embedding: q4, ..types }),
+        ("records as q8, the image has q4", Types { records: q4, ..types }),
+        ("resident weights as q8, the image has f16", Types { resident: half, ..types }),
+        ("the head as q8, the image has q4", Types { head: q4, ..types }),
+        ("embeddings as f16, the image has q4", Types { embedding: q4, ..types }),
     ];
     for (says, types) in kinds {
         let other = Header::new("other", &shape, &types, header.constants());
         let image = sparse(&folder, &other.to_bytes(), other.file_bytes());
-        table.run(&image, DATA, &["sparse.image", says, "this binary was built for"]);
+        table.run(&image, DATA, &["sparse.image", says, "pack the model as the plan says"]);
     }
     // A real one, by the packer.
     let packed = folder.file("q4.image");
     let made = run(forge().arg("pack").arg(demo_model()).arg(&packed).args(["--type", "q4"]));
     assert_eq!(made.code, Some(0), "{}", made.stderr);
-    table.run(&packed, DATA, &["q4.image", "record type", "this binary was built for"]);
+    table.run(&packed, DATA, &["q4.image", "records as q8, the image has q4", "pack the model"]);
 
     let mut newer = header.to_bytes();
     newer[8] += 1;

@@ -192,6 +192,8 @@ fn values_of_the_grid_are_kept() {
         column_values.extend((0..32).map(|_| step * sub * code(-7.0, 7.0)));
         column_values[start + 11] = step * sub * -8.0;
     }
+    // A group that nowhere reaches -8, so that its largest weight alone does not tell its sub-scale.
+    column_values.extend((0..32).map(|index| step * 15.0 * (index % 8) as f32));
     let len = column_values.len();
     assert_eq!(decoded_column(Q4, &column(Q4, &column_values), len), column_values);
 }

@@ -107,7 +107,9 @@ fn each_wrong_header_has_its_reason() {
         sign(&mut block);
         refusal(&block, bytes)
     };
-    assert_eq!(refusal(&block[..HEADER_BYTES - 1], bytes), HeaderError::NotAnImage);
+    let cut = HEADER_BYTES as u64 - 1;
+    assert_eq!(refusal(&block[..HEADER_BYTES - 1], cut), HeaderError::Cut { found: cut });
+    assert_eq!(refusal(&block[..7], 7), HeaderError::NotAnImage);
     assert_eq!(refusal(&[], 0), HeaderError::NotAnImage);
     assert_eq!(changed(8, VERSION + 1), HeaderError::Newer { found: VERSION + 1 });
     assert_eq!(changed(12, LAYOUT + 1), HeaderError::Layout { found: LAYOUT + 1 });
@@ -159,14 +161,14 @@ fn an_image_of_another_model_is_told_by_field() {
         assert!(matches!(error, HeaderError::Mismatch { name, .. } if name == wanted), "{error}");
     }
     let types = [
-        ("record type", Types { records: Q8, ..TYPES }),
-        ("resident type", Types { resident: Q4, ..TYPES }),
-        ("head type", Types { head: Q8, ..TYPES }),
-        ("embedding type", Types { embedding: F16, ..TYPES }),
+        ("records", Types { records: Q8, ..TYPES }),
+        ("resident weights", Types { resident: Q4, ..TYPES }),
+        ("the head", Types { head: Q8, ..TYPES }),
+        ("embeddings", Types { embedding: F16, ..TYPES }),
     ];
     for (wanted, types) in types {
         let error = header.matches(&shape, &types).unwrap_err();
-        assert!(matches!(error, HeaderError::Mismatch { name, .. } if name == wanted), "{error}");
+        assert!(matches!(error, HeaderError::Types { name, .. } if name == wanted), "{error}");
     }
 }
 

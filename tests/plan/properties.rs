@@ -104,6 +104,9 @@ proptest! {
         prop_assert!(plan.slot_count <= inputs.shape.neurons().max(64));
         prop_assert!(plan.arena_bytes.is_multiple_of(inputs.device.page_bytes));
         prop_assert_eq!(solve(inputs), Ok(plan), "the same inputs, another plan");
+        // What the plan takes is enough for as many slots: the solver misses none.
+        let exact = solve(Inputs { budget_bytes: plan.total_bytes(), ..inputs }).unwrap();
+        prop_assert_eq!((exact.slot_count, exact.unused_bytes), (plan.slot_count, 0));
     }
 
     #[test]

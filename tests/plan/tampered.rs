@@ -93,6 +93,39 @@ fn check_sees_every_tampered_sum() {
 }
 
 #[test]
+fn check_tells_which_rule_a_region_breaks() {
+    let plan = tight();
+    let rule = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = plan;
+        change(&mut plan);
+        match check(&plan) {
+            Err(PlanError::Region { id, rule }) => (id, rule),
+            other => panic!("{other:?}"),
+        }
+    };
+    use RegionId::{Candidates, Keys, Logits, Slots, Tokens, Values};
+    let (keys, slots) = (plan.region(Keys), plan.region(Slots));
+    let shared = "shares bytes with a region that lives at the same time";
+    assert_eq!(rule(&|p| p.regions[Values as usize].offset = keys.offset), (Values, shared));
+    assert_eq!(rule(&|p| p.regions[Values as usize].offset = keys.end() - 64), (Values, shared));
+    assert_eq!(rule(&|p| p.regions[Tokens as usize].offset = slots.offset + 64), (Tokens, shared));
+    let logits = plan.region(Logits).offset;
+    assert_eq!(rule(&|p| p.regions[Candidates as usize].offset = logits), (Candidates, shared));
+    assert_eq!(rule(&|p| p.regions[Keys as usize].bytes = 0), (Keys, "is empty or not aligned"));
+    assert_eq!(rule(&|p| p.regions[Keys as usize].offset += 1), (Keys, "is empty or not aligned"));
+    let behind = plan.arena_bytes;
+    assert_eq!(
+        rule(&|p| p.regions[Keys as usize].offset = behind),
+        (Keys, "ends behind the arena")
+    );
+    let moved = (Slots, "stands in another region's place");
+    assert_eq!(rule(&|p| p.regions[Slots as usize].id = Keys), moved);
+    let odd = (Keys, "is not where and what the inputs ask for");
+    assert_eq!(rule(&|p| p.regions[Keys as usize].bytes -= 64), odd);
+    assert_eq!(rule(&|p| p.regions[Keys as usize].align = 32), odd);
+}
+
+#[test]
 fn check_sees_a_plan_that_wastes_its_budget() {
     let mut plan = tight();
     plan.inputs.budget_bytes += 3 * MIB;
