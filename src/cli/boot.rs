@@ -175,6 +175,7 @@ impl Booting<'_> {
             hidden: shape.hidden as usize,
             experts: shape.experts as u32,
             ff: shape.ff as u32,
+            activation: shape.activation,
             weight: types.records,
             record: types.record(&shape),
             slot_bytes: plan.slot_bytes as usize,

@@ -2,7 +2,8 @@
 
 use super::{CLUSTER, Chosen, ClusterError, Dimensions, Fired, Input, Observer};
 use crate::cache::Cache;
-use crate::image::Record;
+use crate::image::{ActivationFn, Record};
+use crate::kernel::math::silu;
 use crate::kernel::{Accumulator, DownItem, Kernels, accumulator_len};
 use crate::plan::THREADS_MAX;
 use crate::storage::{Landed, Larder};
@@ -134,8 +135,8 @@ impl Task<'_> {
         self.add(worker, run.expert, &batch)
     }
 
-    /// dReLU: the up row is computed where the gate is positive, the column is added where both
-    /// are. The expert's share is part of the activation.
+    /// The neuron's activation, where it is not zero; the expert's share is part of it. With dReLU
+    /// the up row is computed where the gate is positive only.
     fn neuron<'b>(
         &self,
         batch: &mut Batch<'b>,
@@ -143,19 +144,23 @@ impl Task<'_> {
         neuron: u32,
         (gate, up, column): (&[u8], &[u8], &'b [u8]),
     ) {
-        let weight = self.dims.weight;
-        let gate = self.kernels.dot(weight, gate, self.input.x);
-        if gate > 0.0 {
-            let up = self.kernels.dot(weight, up, self.input.x);
-            if up > 0.0 {
-                let activation = gate * up * chosen.weight;
-                let pushed = batch.push(DownItem { activation, column });
-                assert!(pushed.is_ok(), "a batch holds a cluster");
-                if let Some(observer) = self.observer {
-                    let Input { layer, .. } = self.input;
-                    observer(Fired { layer, expert: chosen.expert, neuron, gate });
-                }
-            }
+        let dot = |row| self.kernels.dot(self.dims.weight, row, self.input.x);
+        let gate = dot(gate);
+        let opened = match self.dims.activation {
+            ActivationFn::DRelu if gate <= 0.0 => return,
+            ActivationFn::DRelu => gate,
+            ActivationFn::SiLu => silu(gate),
+        };
+        let up = dot(up);
+        if self.dims.activation == ActivationFn::DRelu && up <= 0.0 {
+            return;
+        }
+        let activation = opened * up * chosen.weight;
+        let pushed = batch.push(DownItem { activation, column });
+        assert!(pushed.is_ok(), "a batch holds a cluster");
+        if let Some(observer) = self.observer {
+            let Input { layer, .. } = self.input;
+            observer(Fired { layer, expert: chosen.expert, neuron, gate });
         }
     }
 

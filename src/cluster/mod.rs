@@ -13,7 +13,7 @@ mod wave;
 pub use error::ClusterError;
 
 use crate::cache::Cache;
-use crate::image::{Record, WeightType};
+use crate::image::{ActivationFn, Record, WeightType};
 use crate::kernel::{Activation, Kernels, accumulator};
 use crate::metrics::FetchCounters;
 use crate::predictor::Predictor;
@@ -60,6 +60,8 @@ pub struct Dimensions {
     pub experts: u32,
     /// Neurons an expert.
     pub ff: u32,
+    /// Gate function.
+    pub activation: ActivationFn,
     /// How records are stored.
     pub weight: WeightType,
     /// Layout of a record.

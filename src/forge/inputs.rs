@@ -3,7 +3,7 @@
 //! Used by build.rs and by `ganglion-forge`. A plan names its device and model; their files lie in
 //! `devices/` and `models/` of the `plans` folder it belongs to.
 
-use crate::image::{Activation, Shape, Types, WeightType};
+use crate::image::{ActivationFn, Shape, Types, WeightType};
 use crate::plan::{Device, Inputs, KvType, Lock, Numerics};
 use serde::Deserialize;
 use std::fs;
@@ -250,10 +250,9 @@ impl DeviceFile {
 
 impl ModelFile {
     fn shape(&self, path: &Path) -> Result<Shape, InputsError> {
-        let activation = match self.activation.as_str() {
-            "drelu" => Activation::DRelu,
-            other => return Err(unknown(path, "activation", other, "drelu")),
-        };
+        let known = ActivationFn::ALL.into_iter().find(|known| known.name() == self.activation);
+        let activation =
+            known.ok_or_else(|| unknown(path, "activation", &self.activation, "drelu or silu"))?;
         Ok(Shape {
             layers: self.layers,
             hidden: self.hidden,

@@ -6,7 +6,7 @@
 use super::gguf::{GgmlType, Gguf, GgufError, Tensor};
 use super::tokenizer::{TokenizerError, TokenizerSource, build};
 use crate::image::header::Constants;
-use crate::image::{Activation, Shape};
+use crate::image::{ActivationFn, Shape};
 use std::path::Path;
 
 /// Why a file is not a model that can be packed.
@@ -85,8 +85,19 @@ pub struct ModelFile {
     pub rope_base: f32,
 }
 
-/// Tensor roles of a layer: (name within the layer, rows, columns, per expert).
-type Role = (&'static str, u64, u64, bool);
+/// Tensor roles of a layer: (name within the layer, rows, columns, experts).
+type Role = (&'static str, u64, u64, u64);
+
+/// The matrices of a feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ffn {
+    /// hidden -> ff, its activation decides.
+    Gate,
+    /// hidden -> ff.
+    Up,
+    /// ff -> hidden.
+    Down,
+}
 
 impl ModelFile {
     /// Opens `path` and checks that every tensor of the model is there with its dimensions.
@@ -94,16 +105,6 @@ impl ModelFile {
         let gguf = Gguf::open(path)?;
         let file = path.display().to_string();
         expect(&gguf, "general.architecture", "llama", "the llama family")?;
-        let key = "powerinfer.ffn_activation";
-        let activation = gguf.opt_string(key)?.unwrap_or("silu").to_string();
-        if activation != "drelu" {
-            return Err(ModelFileError::Unknown {
-                path: file,
-                key,
-                found: activation,
-                wanted: "drelu",
-            });
-        }
         let tokenizer = tokenizer(&gguf)?;
         let shape = shape(&gguf, tokenizer.len() as u64)?;
         if let Some((name, limit, found)) = shape.fault() {
@@ -125,6 +126,22 @@ impl ModelFile {
         Ok(self.gguf.tensor(&format!("blk.{layer}.{role}.weight"))?)
     }
 
+    /// A matrix of a layer's feed-forward network: of all its experts, or of the one there is.
+    pub fn ffn_tensor(&self, layer: u64, matrix: Ffn) -> Result<&Tensor, ModelFileError> {
+        self.layer_tensor(layer, self.ffn_role(matrix))
+    }
+
+    fn ffn_role(&self, matrix: Ffn) -> &'static str {
+        match (matrix, self.shape.is_routed()) {
+            (Ffn::Gate, true) => "ffn_gate_exps",
+            (Ffn::Up, true) => "ffn_up_exps",
+            (Ffn::Down, true) => "ffn_down_exps",
+            (Ffn::Gate, false) => "ffn_gate",
+            (Ffn::Up, false) => "ffn_up",
+            (Ffn::Down, false) => "ffn_down",
+        }
+    }
+
     /// The output head: the embedding matrix where they are tied.
     pub fn head(&self) -> Result<&Tensor, ModelFileError> {
         let name = if self.shape.tied { "token_embd.weight" } else { "output.weight" };
@@ -140,22 +157,23 @@ impl ModelFile {
 
     fn check_tensors(&self) -> Result<(), ModelFileError> {
         let s = &self.shape;
-        let roles: [Role; 10] = [
-            ("attn_norm", 1, s.hidden, false),
-            ("attn_q", s.query_dim(), s.hidden, false),
-            ("attn_k", s.kv_dim(), s.hidden, false),
-            ("attn_v", s.kv_dim(), s.hidden, false),
-            ("attn_output", s.hidden, s.query_dim(), false),
-            ("ffn_norm", 1, s.hidden, false),
-            ("ffn_gate_inp", s.experts, s.hidden, false),
-            ("ffn_gate_exps", s.ff, s.hidden, true),
-            ("ffn_up_exps", s.ff, s.hidden, true),
-            ("ffn_down_exps", s.hidden, s.ff, true),
+        let roles: [Role; 9] = [
+            ("attn_norm", 1, s.hidden, 1),
+            ("attn_q", s.query_dim(), s.hidden, 1),
+            ("attn_k", s.kv_dim(), s.hidden, 1),
+            ("attn_v", s.kv_dim(), s.hidden, 1),
+            ("attn_output", s.hidden, s.query_dim(), 1),
+            ("ffn_norm", 1, s.hidden, 1),
+            (self.ffn_role(Ffn::Gate), s.ff, s.hidden, s.experts),
+            (self.ffn_role(Ffn::Up), s.ff, s.hidden, s.experts),
+            (self.ffn_role(Ffn::Down), s.hidden, s.ff, s.experts),
         ];
         for layer in 0..s.layers {
-            for (role, rows, columns, per_expert) in roles {
-                let experts = if per_expert { s.experts } else { 1 };
+            for (role, rows, columns, experts) in roles {
                 self.check(self.layer_tensor(layer, role)?, columns, rows, experts)?;
+            }
+            if s.is_routed() {
+                self.check(self.layer_tensor(layer, "ffn_gate_inp")?, s.hidden, s.experts, 1)?;
             }
         }
         self.check(self.gguf.tensor("token_embd.weight")?, s.hidden, s.vocab, 1)?;
@@ -224,13 +242,24 @@ fn shape(gguf: &Gguf, tokenizer_bytes: u64) -> Result<Shape, ModelFileError> {
         heads,
         kv_heads: gguf.opt_u64("llama.attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
-        experts: number("expert_count")?,
-        experts_used: number("expert_used_count")?,
+        experts: gguf.opt_u64("llama.expert_count")?.unwrap_or(1),
+        experts_used: gguf.opt_u64("llama.expert_used_count")?.unwrap_or(1),
         ff: number("feed_forward_length")?,
         vocab: embedding.rows(),
-        activation: Activation::DRelu,
+        activation: activation(gguf)?,
         tied: gguf.opt_tensor("output.weight").is_none(),
         tokenizer_bytes,
+    })
+}
+
+/// The gate's activation: our own key, or SiLU as every plain llama file means.
+fn activation(gguf: &Gguf) -> Result<ActivationFn, ModelFileError> {
+    let key = "powerinfer.ffn_activation";
+    let found = gguf.opt_string(key)?.unwrap_or(ActivationFn::SiLu.name());
+    let known = ActivationFn::ALL.into_iter().find(|known| known.name() == found);
+    known.ok_or_else(|| {
+        let path = gguf.path().display().to_string();
+        ModelFileError::Unknown { path, key, found: found.into(), wanted: "drelu and silu" }
     })
 }
 

@@ -5,7 +5,7 @@
 //! is never left where one is looked for.
 
 use super::gguf::Tensor;
-use super::model::{ModelFile, ModelFileError};
+use super::model::{Ffn, ModelFile, ModelFileError};
 use super::quantize::{RowCodes, column_step, encode_column, encode_row, layout_row};
 use super::verify::{VerifyError, verify_image};
 use crate::image::geometry::{BLOCK_BYTES, round_up};
@@ -223,7 +223,9 @@ impl Packer<'_, '_> {
             put(parts.value, &matrix(model, tensor("attn_v")?, types.resident)?);
             put(parts.output, &matrix(model, tensor("attn_output")?, types.resident)?);
             put(parts.ffn_norm, &floats(model, tensor("ffn_norm")?)?);
-            put(parts.router, &floats(model, tensor("ffn_gate_inp")?)?);
+            if model.shape.is_routed() {
+                put(parts.router, &floats(model, tensor("ffn_gate_inp")?)?);
+            }
         }
         put(layout.output_norm, &floats(model, model.gguf.tensor("output_norm.weight")?)?);
         put(layout.head, &matrix(model, model.head()?, types.head)?);
@@ -280,8 +282,8 @@ impl Packer<'_, '_> {
         let (model, weight) = (self.model, self.types.records);
         let record = self.types.record(&model.shape);
         let start = self.written;
-        let gates = model.layer_tensor(layer, "ffn_gate_exps")?;
-        let ups = model.layer_tensor(layer, "ffn_up_exps")?;
+        let gates = model.ffn_tensor(layer, Ffn::Gate)?;
+        let ups = model.ffn_tensor(layer, Ffn::Up)?;
         for (neuron, column) in self.down_columns(layer, expert)?.into_iter().enumerate() {
             let row = expert * model.shape.ff + neuron as u64;
             let mut bytes = Vec::with_capacity(record.raw_bytes() as usize);
@@ -333,7 +335,7 @@ impl Packer<'_, '_> {
     fn down_columns(&self, layer: u64, expert: u64) -> Result<Vec<Vec<f32>>, Stop> {
         let shape = &self.model.shape;
         let (hidden, ff) = (shape.hidden as usize, shape.ff as usize);
-        let tensor = self.model.layer_tensor(layer, "ffn_down_exps")?;
+        let tensor = self.model.ffn_tensor(layer, Ffn::Down)?;
         let rows = self.model.gguf.rows_f32(tensor, expert * shape.hidden, shape.hidden)?;
         let column = |neuron| (0..hidden).map(|row| rows[row * ff + neuron]).collect();
         Ok((0..ff).map(column).collect())

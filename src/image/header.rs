@@ -5,7 +5,7 @@
 //! header says it lies inside the file.
 
 use super::geometry::{BLOCK_BYTES, WeightType};
-use super::shape::{Activation, Shape, Types};
+use super::shape::{ActivationFn, Shape, Types};
 use super::tag::crc32c;
 use bytemuck::{Pod, Zeroable};
 use core::fmt;
@@ -326,7 +326,7 @@ impl Header {
 
     /// The model's shape.
     pub fn shape(&self) -> Result<Shape, HeaderError> {
-        let activation = Activation::from_code(self.activation)
+        let activation = ActivationFn::from_code(self.activation)
             .ok_or(HeaderError::Field { name: "activation", found: u64::from(self.activation) })?;
         let shape = Shape {
             layers: u64::from(self.layers),

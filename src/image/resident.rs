@@ -3,7 +3,7 @@
 //! ```text
 //! down-unit exponents i32[layers] | rope frequencies f64[head_dim / 2]
 //! per layer: attn_norm f32[hidden] | q | k | v | o rows | ffn_norm f32[hidden]
-//!            | router f32[experts * hidden]
+//!            | router f32[experts * hidden], where there are several experts
 //! output_norm f32[hidden] | head rows
 //! ```
 //!
@@ -74,7 +74,7 @@ impl Resident {
         let (value, at) = part(at, shape.kv_dim() * hidden_row);
         let (output, at) = part(at, shape.hidden * types.resident.row_bytes(shape.query_dim()));
         let (ffn_norm, at) = part(at, shape.hidden * 4);
-        let (router, at) = part(at, shape.experts * shape.hidden * 4);
+        let (router, at) = part(at, router_bytes(shape));
         let layer_bytes = at - start;
         let at = start + layer_bytes * shape.layers;
         let (output_norm, at) = part(at, shape.hidden * 4);
@@ -104,6 +104,11 @@ impl Resident {
             router: shift(p.router, by),
         }
     }
+}
+
+/// A network of one expert has no router.
+const fn router_bytes(shape: &Shape) -> u64 {
+    if shape.is_routed() { shape.experts * shape.hidden * 4 } else { 0 }
 }
 
 const fn part(at: u64, bytes: u64) -> (Part, u64) {

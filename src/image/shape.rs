@@ -10,30 +10,38 @@ pub const EXPERTS_USED_MAX: u64 = 16;
 
 /// What stands between gate, up and down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
+pub enum ActivationFn {
     /// relu(gate) * relu(up), as in TurboSparse.
     DRelu,
+    /// silu(gate) * up, as in Llama. Every neuron counts.
+    SiLu,
 }
 
-impl Activation {
+impl ActivationFn {
+    /// Every activation.
+    pub const ALL: [ActivationFn; 2] = [ActivationFn::DRelu, ActivationFn::SiLu];
+
     /// Name in model files and messages.
     pub const fn name(self) -> &'static str {
         match self {
-            Activation::DRelu => "drelu",
+            ActivationFn::DRelu => "drelu",
+            ActivationFn::SiLu => "silu",
         }
     }
 
     /// Number in image headers.
     pub const fn code(self) -> u32 {
         match self {
-            Activation::DRelu => 1,
+            ActivationFn::DRelu => 1,
+            ActivationFn::SiLu => 2,
         }
     }
 
     /// The activation of a header's number, or `None`.
-    pub const fn from_code(code: u32) -> Option<Activation> {
+    pub const fn from_code(code: u32) -> Option<ActivationFn> {
         match code {
-            1 => Some(Activation::DRelu),
+            1 => Some(ActivationFn::DRelu),
+            2 => Some(ActivationFn::SiLu),
             _ => None,
         }
     }
@@ -61,7 +69,7 @@ pub struct Shape {
     /// Token ids.
     pub vocab: u64,
     /// Gate function.
-    pub activation: Activation,
+    pub activation: ActivationFn,
     /// Whether the output head is the embedding matrix.
     pub tied: bool,
     /// Bytes of the packed tokenizer section.
@@ -127,6 +135,11 @@ impl Shape {
             return Some(("head_dim (a multiple of 16)", 16, self.head_dim));
         }
         None
+    }
+
+    /// Whether a router chooses among experts.
+    pub const fn is_routed(&self) -> bool {
+        self.experts > 1
     }
 
     /// Neurons of the whole model.

@@ -112,6 +112,11 @@ pub const fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
+/// x times the logistic function of x, with our own exp.
+pub fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
 /// Dot product of two f32 vectors in the canonical order: 16 partial sums, then the fixed tree.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut partials = [0.0f32; LANES as usize];

@@ -168,14 +168,14 @@ impl<'a> Model<'a> {
         ]);
         let x = activation(hidden, input, codes, scales);
         let normed: &[f32] = bytemuck::cast_slice(input);
-        let logits = bytemuck::cast_slice_mut(router);
-        let chosen = router::choose(
-            weights.router,
-            &normed[..hidden],
-            logits,
-            self.shape.experts_used as usize,
-        )
-        .ok_or(ModelError::NotFinite { stage: "a router", layer })?;
+        let chosen = if self.shape.is_routed() {
+            let logits = bytemuck::cast_slice_mut(router);
+            let used = self.shape.experts_used as usize;
+            router::choose(weights.router, &normed[..hidden], logits, used)
+                .ok_or(ModelError::NotFinite { stage: "a router", layer })?
+        } else {
+            router::only_expert()
+        };
         let update: &mut [f32] = bytemuck::cast_slice_mut(update);
         update.fill(0.0);
         let unit_exponent = self.weights.down_unit(layer);

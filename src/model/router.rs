@@ -33,6 +33,14 @@ pub fn choose(rows: &[f32], x: &[f32], logits: &mut [f32], used: usize) -> Optio
     Some(choice)
 }
 
+/// The choice where there is one expert.
+pub fn only_expert() -> Choice {
+    let mut choice = Choice::new();
+    let pushed = choice.push(Chosen { expert: 0, weight: 1.0 });
+    assert!(pushed.is_ok(), "a choice holds an expert");
+    choice
+}
+
 fn best_of(logits: &[f32]) -> usize {
     let better =
         |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };

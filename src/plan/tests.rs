@@ -2,7 +2,7 @@
 
 use super::region::Stage;
 use super::*;
-use crate::image::{Activation, Shape, Types, WeightType};
+use crate::image::{ActivationFn, Shape, Types, WeightType};
 
 fn inputs() -> Inputs {
     crate::baked::PLAN.inputs
@@ -198,7 +198,7 @@ fn the_numerics_hash_is_fnv_1a() {
         head: WeightType::Q8,
         embedding: WeightType::F16,
     };
-    let shape = Shape { activation: Activation::DRelu, experts_used: 2, ..inputs().shape };
+    let shape = Shape { activation: ActivationFn::DRelu, experts_used: 2, ..inputs().shape };
     assert_eq!(Numerics { types, kv: KvType::Half }.hash(&shape), 0x8cb5_8b45);
 }
 

@@ -5,7 +5,7 @@ use ganglion::image::WeightType::{F16, Q4, Q8};
 use ganglion::image::geometry::BLOCK_BYTES;
 use ganglion::image::header::{Constants, HEADER_BYTES, LAYOUT, VERSION};
 use ganglion::image::tag::crc32c;
-use ganglion::image::{Activation, Header, HeaderError, SectionKind, Shape, Types};
+use ganglion::image::{ActivationFn, Header, HeaderError, SectionKind, Shape, Types};
 use proptest::prelude::*;
 
 fn shape() -> Shape {
@@ -19,7 +19,7 @@ fn shape() -> Shape {
         experts_used: 2,
         ff: 77,
         vocab: 321,
-        activation: Activation::DRelu,
+        activation: ActivationFn::DRelu,
         tied: true,
         tokenizer_bytes: 5000,
     }

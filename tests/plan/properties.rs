@@ -1,7 +1,7 @@
 //! Properties of the planner over random models, devices and budgets.
 
 use super::{MIB, inputs_of, is_sentence};
-use ganglion::image::{Activation, Shape, Types, WeightType};
+use ganglion::image::{ActivationFn, Shape, Types, WeightType};
 use ganglion::plan::{Device, Inputs, KvType, Lock, Numerics, PlanError, RegionId, check, solve};
 use proptest::prelude::*;
 
@@ -28,7 +28,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
             experts_used: used.min(experts),
             ff,
             vocab,
-            activation: Activation::DRelu,
+            activation: ActivationFn::DRelu,
             tied,
             tokenizer_bytes,
         }
