@@ -21,19 +21,19 @@
 //! ```
 #![cfg_attr(not(any(test, feature = "host")), no_std)]
 
-pub mod arena; // 2
-pub mod cache; // 4
-pub mod cli;
-pub mod cluster; // 7
-pub mod image; // 0
-pub mod kernel; // 6
-pub mod metrics; // 1
-pub mod model; // 8
 pub mod plan; // 0
-pub mod predictor; // 5
-pub mod storage; // 3
+pub mod image; // 0
 pub mod sys; // 1
-pub mod token; // 9 // 10
+pub mod metrics; // 1
+pub mod arena; // 2
+pub mod storage; // 3
+pub mod cache; // 4
+pub mod predictor; // 5
+pub mod kernel; // 6
+pub mod cluster; // 7
+pub mod model; // 8
+pub mod token; // 9
+pub mod cli; // 10
 
 pub mod baked;
 

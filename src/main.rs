@@ -15,14 +15,14 @@ mod bare {
     #![allow(unsafe_code)] // the entry point and the symbols a no_std binary owes the linker
 
     use core::ffi::c_char;
-    use ganglion::cli::{Fault, enter};
+    use ganglion::cli::{ArgumentError, enter};
     use ganglion::sys::{Stderr, exit, start};
 
     #[unsafe(no_mangle)]
     extern "C" fn main(argc: i32, argv: *const *const c_char) -> i32 {
         // SAFETY: the C runtime passes argc and argv of the process, which live as long as it.
         let Some(arguments) = (unsafe { start::arguments(argc, argv) }) else {
-            Stderr::line(format_args!("ganglion: {}", Fault::TooManyArguments));
+            Stderr::line(format_args!("ganglion: {}", ArgumentError::TooMany));
             start::quit(exit::USAGE);
         };
         start::quit(enter(&arguments, true))

@@ -14,6 +14,7 @@ mod refusal;
 
 use ganglion::baked::{IMAGE, PLAN};
 use ganglion::cli::{BootOptions, Fault, boot};
+use ganglion::forge::gguf::Gguf;
 use ganglion::kernel::Kernels;
 use ganglion::plan::{Inputs, Lock, solve};
 use process::{engine, forge, run, run_into};
@@ -131,7 +132,16 @@ fn model_files_that_are_not_sound() {
     let family = find("general.architecture") + 12;
     let activation = find("powerinfer.ffn_activation") + 12;
     let zero = 0u64.to_le_bytes();
-    let rows: [(u64, &[u8], &[&str]); 11] = [
+    let nan = 0x7e00u16.to_le_bytes();
+    let gguf = Gguf::open(&model).unwrap();
+    let third_row = |name: &str| {
+        let tensor = gguf.tensor(name).unwrap();
+        tensor.offset + 2 * tensor.row_bytes()
+    };
+    let (query, up) = (third_row("blk.3.attn_q.weight"), third_row("blk.1.ffn_up_exps.weight"));
+    let rows: [(u64, &[u8], &[&str]); 13] = [
+        (query, &nan, &["tensor blk.3.attn_q.weight", "not finite in row 2"]),
+        (up, &nan, &["tensor blk.1.ffn_up_exps.weight", "not finite in row 2"]),
         (0, b"GGML", &["not a GGUF file", "check the path"]),
         (4, &[9, 0, 0, 0], &["GGUF version 9, wanted 2 or 3"]),
         (embedding + 4, &zero, &["dimension 0 of tensor \"token_embd.weight\" is 0"]),

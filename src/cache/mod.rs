@@ -153,7 +153,9 @@ mod tests {
     #[cfg(feature = "host")]
     proptest::proptest! {
         #[test]
-        fn table_and_owners_always_agree(steps in proptest::collection::vec((0u32..40, 0u8..4), 1..400)) {
+        fn table_and_owners_always_agree(
+            steps in proptest::collection::vec((0u32..40, 0u8..4), 1..400)
+        ) {
             let (mut table, mut owners) = ([0; 40], [0; 7]);
             let mut cache = Cache::new(&mut table, &mut owners);
             for (neuron, action) in steps {

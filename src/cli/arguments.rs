@@ -1,6 +1,6 @@
 //! Arguments without a heap: one table of flags, each parsed where it stands.
 
-use super::fault::Fault;
+use super::argument_error::ArgumentError;
 use crate::kernel::Isa;
 use crate::sys::start;
 use crate::token::SamplerConfig;
@@ -54,7 +54,7 @@ pub struct Options {
 pub fn parse(
     arguments: &[&'static [u8]],
     image: &'static str,
-) -> Result<(Command, Options), Fault> {
+) -> Result<(Command, Options), ArgumentError> {
     let mut options = Options {
         prompt: None,
         image: image.as_bytes(),
@@ -79,7 +79,7 @@ pub fn parse(
     Ok((command, options))
 }
 
-fn command(name: &'static [u8]) -> Result<Command, Fault> {
+fn command(name: &'static [u8]) -> Result<Command, ArgumentError> {
     match name {
         b"run" => Ok(Command::Run),
         b"bench" => Ok(Command::Bench),
@@ -87,21 +87,21 @@ fn command(name: &'static [u8]) -> Result<Command, Fault> {
         b"check" => Ok(Command::Check),
         b"help" | b"--help" | b"-h" => Ok(Command::Help),
         b"--version" | b"-V" => Ok(Command::Version),
-        _ => Err(Fault::UnknownCommand { found: name }),
+        _ => Err(ArgumentError::UnknownCommand { found: name }),
     }
 }
 
 /// The best instruction set, or the one that GANGLION_ISA forces.
-fn default_isa() -> Result<Isa, Fault> {
+fn default_isa() -> Result<Isa, ArgumentError> {
     match start::variable(c"GANGLION_ISA") {
         None => Ok(Isa::best()),
         Some(name) => isa(name),
     }
 }
 
-fn isa(name: &'static [u8]) -> Result<Isa, Fault> {
+fn isa(name: &'static [u8]) -> Result<Isa, ArgumentError> {
     let known = core::str::from_utf8(name).ok().and_then(Isa::parse);
-    known.filter(|isa| isa.available()).ok_or(Fault::UnknownIsa { found: name })
+    known.filter(|isa| isa.available()).ok_or(ArgumentError::UnknownIsa { found: name })
 }
 
 struct Cursor<'a> {
@@ -133,11 +133,11 @@ impl Cursor<'_> {
         Some(Argument::Flag(&argument[..equals.unwrap_or(argument.len())]))
     }
 
-    fn value(&mut self, flag: &'static [u8]) -> Result<&'static [u8], Fault> {
+    fn value(&mut self, flag: &'static [u8]) -> Result<&'static [u8], ArgumentError> {
         if let Some(value) = self.value.take() {
             return Ok(value);
         }
-        let (&value, rest) = self.rest.split_first().ok_or(Fault::NoValue { flag })?;
+        let (&value, rest) = self.rest.split_first().ok_or(ArgumentError::NoValue { flag })?;
         self.rest = rest;
         Ok(value)
     }
@@ -146,20 +146,24 @@ impl Cursor<'_> {
         &mut self,
         flag: &'static [u8],
         wanted: &'static str,
-    ) -> Result<T, Fault> {
+    ) -> Result<T, ArgumentError> {
         let found = self.value(flag)?;
         let number = core::str::from_utf8(found).ok().and_then(|text| text.parse().ok());
-        number.ok_or(Fault::BadValue { flag, found, wanted })
+        number.ok_or(ArgumentError::BadValue { flag, found, wanted })
     }
 }
 
-fn flag(argument: Argument, cursor: &mut Cursor<'_>, options: &mut Options) -> Result<(), Fault> {
+fn flag(
+    argument: Argument,
+    cursor: &mut Cursor<'_>,
+    options: &mut Options,
+) -> Result<(), ArgumentError> {
     let flag = match argument {
         Argument::Flag(flag) => flag,
         Argument::Text(text) => {
             return match options.prompt.replace(text) {
                 None => Ok(()),
-                Some(_) => Err(Fault::TwoPrompts { second: text }),
+                Some(_) => Err(ArgumentError::TwoPrompts { second: text }),
             };
         }
     };
@@ -182,10 +186,10 @@ fn flag(argument: Argument, cursor: &mut Cursor<'_>, options: &mut Options) -> R
             sampler.repeat_penalty = cursor.number(flag, "a number of 1 or more")?;
         }
         b"--repeat-last" => sampler.repeat_last = cursor.number(flag, "a count")?,
-        _ => return Err(Fault::UnknownFlag { found: flag }),
+        _ => return Err(ArgumentError::UnknownFlag { found: flag }),
     }
     if cursor.value.is_some() {
-        return Err(Fault::UnwantedValue { flag });
+        return Err(ArgumentError::UnwantedValue { flag });
     }
     Ok(())
 }
@@ -194,7 +198,7 @@ fn flag(argument: Argument, cursor: &mut Cursor<'_>, options: &mut Options) -> R
 mod tests {
     use super::*;
 
-    fn parsed(arguments: &[&'static str]) -> Result<(Command, Options), Fault> {
+    fn parsed(arguments: &[&'static str]) -> Result<(Command, Options), ArgumentError> {
         let bytes: Vec<&'static [u8]> = arguments.iter().map(|text| text.as_bytes()).collect();
         parse(&bytes, "default.image")
     }

@@ -1,7 +1,7 @@
 //! Everything that can stop a command: one sentence each, and its exit code.
 
+use super::argument_error::ArgumentError;
 use crate::image::HeaderError;
-use crate::kernel::Isa;
 use crate::kernel::accumulator::UNIT_EXPONENTS;
 use crate::model::ModelError;
 use crate::plan::PlanError;
@@ -12,54 +12,8 @@ use core::fmt;
 /// Why a command ended without doing what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
-    /// No such command.
-    UnknownCommand {
-        /// What was given.
-        found: &'static [u8],
-    },
-    /// No such flag.
-    UnknownFlag {
-        /// What was given.
-        found: &'static [u8],
-    },
-    /// A flag at the end of the line.
-    NoValue {
-        /// The flag.
-        flag: &'static [u8],
-    },
-    /// A value that the flag doesn't take.
-    BadValue {
-        /// The flag.
-        flag: &'static [u8],
-        /// Its value.
-        found: &'static [u8],
-        /// What it takes.
-        wanted: &'static str,
-    },
-    /// A value where none is taken.
-    UnwantedValue {
-        /// The flag.
-        flag: &'static [u8],
-    },
-    /// A second prompt.
-    TwoPrompts {
-        /// The second one.
-        second: &'static [u8],
-    },
-    /// An instruction set that this machine or build does not have.
-    UnknownIsa {
-        /// What was given.
-        found: &'static [u8],
-    },
-    /// More arguments than are looked at.
-    TooManyArguments,
-    /// A thread count outside the plan.
-    Threads {
-        /// What was given.
-        found: u32,
-        /// The plan's.
-        max: u64,
-    },
+    /// The command line is wrong.
+    Argument(ArgumentError),
     /// The prompt is not text.
     PromptNotUtf8 {
         /// First byte that is not.
@@ -161,17 +115,9 @@ impl Fault {
     /// The sysexits code of this fault.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Fault::UnknownCommand { .. }
-            | Fault::UnknownFlag { .. }
-            | Fault::NoValue { .. }
-            | Fault::BadValue { .. }
-            | Fault::UnwantedValue { .. }
-            | Fault::TwoPrompts { .. }
-            | Fault::UnknownIsa { .. }
-            | Fault::TooManyArguments
-            | Fault::Threads { .. }
-            | Fault::NoPrompt
-            | Fault::Token(TokenError::Setting { .. }) => exit::USAGE,
+            Fault::Argument(_) | Fault::NoPrompt | Fault::Token(TokenError::Setting { .. }) => {
+                exit::USAGE
+            }
             Fault::PromptNotUtf8 { .. }
             | Fault::PromptTooLong { .. }
             | Fault::Token(_)
@@ -202,6 +148,12 @@ fn model_exit_code(error: &ModelError) -> u8 {
     }
 }
 
+impl From<ArgumentError> for Fault {
+    fn from(error: ArgumentError) -> Fault {
+        Fault::Argument(error)
+    }
+}
+
 impl From<TokenError> for Fault {
     fn from(error: TokenError) -> Fault {
         Fault::Token(error)
@@ -218,41 +170,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = path_text;
         match *self {
-            Fault::UnknownCommand { found } => write!(
-                f,
-                "there is no command {:?}; use run, bench, plan, check or help",
-                text(found)
-            ),
-            Fault::UnknownFlag { found } => {
-                write!(f, "there is no flag {:?}; `ganglion help` lists the flags", text(found))
-            }
-            Fault::NoValue { flag } => write!(f, "{} needs a value behind it", text(flag)),
-            Fault::BadValue { flag, found, wanted } => {
-                write!(f, "{} takes {wanted}, found {:?}", text(flag), text(found))
-            }
-            Fault::UnwantedValue { flag } => write!(f, "{} takes no value", text(flag)),
-            Fault::TwoPrompts { second } => {
-                write!(f, "a second prompt {:?}; put the whole prompt in quotes", text(second))
-            }
-            Fault::UnknownIsa { found } => {
-                write!(
-                    f,
-                    "this machine or build has no kernels for {:?}; use one of",
-                    text(found)
-                )?;
-                let usable = Isa::ALL.iter().filter(|isa| isa.available());
-                usable.into_iter().try_for_each(|isa| write!(f, " {}", isa.name()))
-            }
-            Fault::TooManyArguments => write!(
-                f,
-                "more than {} arguments; put the prompt in quotes",
-                crate::sys::start::ARGUMENTS_MAX
-            ),
-            Fault::Threads { found, max } => write!(
-                f,
-                "--threads is {found}, this plan has memory for 1 to {max}; raise `threads` in the \
-                 plan and build again"
-            ),
+            Fault::Argument(error) => error.fmt(f),
             Fault::PromptNotUtf8 { at } => write!(
                 f,
                 "the prompt is not UTF-8 from byte {at} on; check the terminal's encoding"

@@ -4,6 +4,7 @@
 //! stdout, everything said about it to stderr. Invariant: a failure is one sentence and a
 //! sysexits code.
 
+mod argument_error;
 mod arguments;
 mod bench;
 pub mod boot;
@@ -15,6 +16,7 @@ mod json;
 mod run;
 mod summary;
 
+pub use argument_error::ArgumentError;
 pub use boot::{BootOptions, Session, boot};
 pub use fault::Fault;
 
@@ -27,10 +29,11 @@ use arguments::{Command, Options, parse};
 /// `bare` says that this is the engine alone, whose whole memory the plan has counted.
 pub fn enter(arguments: &[&'static [u8]], bare: bool) -> u8 {
     catch_stop_signals();
-    let result = parse(arguments, IMAGE).and_then(|(command, mut options)| {
-        options.enforce_budget = bare;
-        execute(command, &options)
-    });
+    let result =
+        parse(arguments, IMAGE).map_err(Fault::Argument).and_then(|(command, mut options)| {
+            options.enforce_budget = bare;
+            execute(command, &options)
+        });
     match result {
         Ok(()) => exit::OK,
         Err(fault) => {

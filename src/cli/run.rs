@@ -1,5 +1,6 @@
 //! `run`: continue a prompt, then say in one line how it went.
 
+use super::argument_error::ArgumentError;
 use super::arguments::Options;
 use super::boot::{BootOptions, boot};
 use super::fault::Fault;
@@ -62,7 +63,7 @@ pub fn boot_options(plan: &Plan, options: &Options) -> Result<BootOptions, Fault
     let max = plan.inputs.threads;
     let threads = options.threads.unwrap_or(max as u32);
     if threads == 0 || u64::from(threads) > max {
-        return Err(Fault::Threads { found: threads, max });
+        return Err(ArgumentError::Threads { found: threads, max }.into());
     }
     Ok(BootOptions {
         image: options.image,

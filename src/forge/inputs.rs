@@ -133,6 +133,9 @@ pub fn read(path: &Path, budget: Option<&str>) -> Result<PlanSource, InputsError
     Ok(PlanSource { inputs, image: plan.image, files })
 }
 
+/// Digits behind the point of a byte count.
+const FRACTION_DIGITS_MAX: usize = 15;
+
 /// A byte count with a decimal (kB, MB, GB) or binary (KiB, MiB, GiB) unit: "12GB", "1.5 GiB".
 pub fn byte_count(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -149,13 +152,13 @@ pub fn byte_count(text: &str) -> Option<u64> {
         _ => return None,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    let mut bytes = whole.parse::<u64>().ok()?.checked_mul(unit)?;
-    let mut place = unit;
-    for digit in fraction.chars() {
-        place /= 10;
-        bytes = bytes.checked_add(u64::from(digit.to_digit(10)?) * place)?;
+    let bytes = whole.parse::<u64>().ok()?.checked_mul(unit)?;
+    if fraction.len() > FRACTION_DIGITS_MAX || !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
     }
-    Some(bytes)
+    let digits = fraction.bytes().fold(0, |sum, byte| sum * 10 + u128::from(byte - b'0'));
+    let part = digits * u128::from(unit) / 10_u128.pow(fraction.len() as u32);
+    bytes.checked_add(part as u64)
 }
 
 /// The `plans` folder a plan file belongs to: the nearest one above it with `devices` in it.
@@ -186,8 +189,9 @@ fn toml_reason(error: &toml::de::Error, text: &str) -> String {
     let said = error.message().replace('\n', " ");
     match error.span() {
         Some(span) => {
-            let line = text[..span.start].matches('\n').count() + 1;
-            format!("line {line}: {said}; plans/README.md lists the keys")
+            let number = text[..span.start].matches('\n').count();
+            let line = text.lines().nth(number).unwrap_or_default().trim();
+            format!("line {} ({line}): {said}; plans/README.md lists the keys", number + 1)
         }
         None => format!("{said}; plans/README.md lists the keys"),
     }

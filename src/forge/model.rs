@@ -49,6 +49,31 @@ pub enum ModelFileError {
         /// Its value.
         found: u64,
     },
+    /// A dimension does not divide as it must.
+    #[error("{path}: {name} is {found}, not a multiple of {of}; this version can't run that")]
+    Multiple {
+        /// The file.
+        path: String,
+        /// The dimension.
+        name: &'static str,
+        /// What it must be a multiple of.
+        of: u64,
+        /// Its value.
+        found: u64,
+    },
+    /// A weight is not a number.
+    #[error(
+        "{path}: tensor {name} holds a weight that is not finite in row {row}; \
+             the file is damaged, get it again"
+    )]
+    NotFinite {
+        /// The file.
+        path: String,
+        /// The tensor.
+        name: String,
+        /// The row.
+        row: u64,
+    },
     /// A tensor has other dimensions than the model's.
     #[error("{path}: tensor {name} is {found:?}, the model's dimensions ask for {wanted:?}")]
     TensorShape {
@@ -107,8 +132,11 @@ impl ModelFile {
         expect(&gguf, "general.architecture", "llama", "the llama family")?;
         let tokenizer = tokenizer(&gguf)?;
         let shape = shape(&gguf, tokenizer.len() as u64)?;
-        if let Some((name, limit, found)) = shape.fault() {
+        if let Some((name, limit, found)) = shape.range_fault() {
             return Err(ModelFileError::Shape { path: file, name, limit, found });
+        }
+        if let Some((name, of, found)) = shape.multiple_fault() {
+            return Err(ModelFileError::Multiple { path: file, name, of, found });
         }
         let name = gguf.opt_string("general.name")?.unwrap_or("model").to_string();
         let constants = Constants {
@@ -119,6 +147,24 @@ impl ModelFile {
         let model = ModelFile { gguf, name, shape, constants, tokenizer, rope_base };
         model.check_tensors()?;
         Ok(model)
+    }
+
+    /// Rows of a tensor, every weight of which must be finite.
+    pub fn rows(
+        &self,
+        tensor: &Tensor,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<f32>, ModelFileError> {
+        let values = self.gguf.rows_f32(tensor, first, count)?;
+        match values.iter().position(|value| !value.is_finite()) {
+            None => Ok(values),
+            Some(at) => Err(ModelFileError::NotFinite {
+                path: self.gguf.path().display().to_string(),
+                name: tensor.name.clone(),
+                row: first + at as u64 / tensor.row_elements(),
+            }),
+        }
     }
 
     /// A tensor of a layer.

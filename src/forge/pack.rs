@@ -320,7 +320,7 @@ impl Packer<'_, '_> {
         let mut decoded = vec![0.0; column.len()];
         let at = [0, record.up() as usize];
         for ((tensor, row), at) in rows.into_iter().zip(at) {
-            let source = self.model.gguf.rows_f32(tensor, row, 1)?;
+            let source = self.model.rows(tensor, row, 1)?;
             super::decode::row(weight, &bytes[at..at + record.row_bytes as usize], &mut decoded);
             add_loss(&mut self.rows, &source, &decoded);
         }
@@ -336,7 +336,7 @@ impl Packer<'_, '_> {
         let shape = &self.model.shape;
         let (hidden, ff) = (shape.hidden as usize, shape.ff as usize);
         let tensor = self.model.ffn_tensor(layer, Ffn::Down)?;
-        let rows = self.model.gguf.rows_f32(tensor, expert * shape.hidden, shape.hidden)?;
+        let rows = self.model.rows(tensor, expert * shape.hidden, shape.hidden)?;
         let column = |neuron| (0..hidden).map(|row| rows[row * ff + neuron]).collect();
         Ok((0..ff).map(column).collect())
     }
@@ -367,7 +367,7 @@ fn add_loss(loss: &mut Loss, source: &[f32], decoded: &[f32]) {
 }
 
 fn floats(model: &ModelFile, tensor: &Tensor) -> Result<Vec<u8>, Stop> {
-    let values = model.gguf.rows_f32(tensor, 0, tensor.rows())?;
+    let values = model.rows(tensor, 0, tensor.rows())?;
     Ok(values.iter().flat_map(|value| value.to_le_bytes()).collect())
 }
 
@@ -392,7 +392,7 @@ fn encode_tensor_row(
         model.gguf.read_raw(tensor, row * tensor.row_bytes(), &mut raw)?;
         layout_row(weight, &ggml_codes(weight, &raw), out);
     } else {
-        encode_row(weight, &model.gguf.rows_f32(tensor, row, 1)?, out);
+        encode_row(weight, &model.rows(tensor, row, 1)?, out);
     }
     Ok(())
 }

@@ -198,8 +198,8 @@ impl fmt::Display for HeaderError {
             }
             HeaderError::Cut { found } => write!(
                 f,
-                "the file is incomplete: its header alone has {HEADER_BYTES} bytes, it has {found}; \
-                 copy or pack it again"
+                "the file is incomplete: its header alone has {HEADER_BYTES} bytes, it has \
+                 {found}; copy or pack it again"
             ),
             HeaderError::FileBytes { wanted, found } => write!(
                 f,
@@ -275,6 +275,9 @@ impl Header {
         }
         if header.checksum() != header.crc {
             return Err(HeaderError::Damaged);
+        }
+        if header.version != VERSION {
+            return Err(HeaderError::Field { name: "version", found: u64::from(header.version) });
         }
         if header.layout != LAYOUT {
             return Err(HeaderError::Layout { found: header.layout });

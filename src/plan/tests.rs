@@ -219,7 +219,8 @@ fn the_report_names_every_region_and_every_sum() {
     report(&plan, &mut text).unwrap();
     for region in plan.regions {
         let line = text.lines().find(|line| line.split(' ').next() == Some(region.id.name()));
-        let words: Vec<_> = line.expect(region.id.name()).split_whitespace().collect();
+        let line = line.unwrap_or_else(|| panic!("no line of {}", region.id.name()));
+        let words: Vec<_> = line.split_whitespace().collect();
         assert_eq!(words[1..3], [region.offset.to_string(), region.bytes.to_string()]);
     }
     let sums = [plan.arena_bytes, plan.page_table_bytes, plan.unused_bytes, plan.slot_count];

@@ -80,8 +80,8 @@ proptest! {
         blocks in prop::collection::vec((any::<u16>(), any::<[u8; 32]>()), 1..40),
     ) {
         for (weight, low, high, code_bytes) in [(Q8, -127, 127, 32), (Q4, -8, 7, 16)] {
-            let span = i32::from(high) - i32::from(low) + 1;
-            let code = |byte: u8| (i32::from(low) + i32::from(byte) % span) as i8;
+            let span = high - low + 1;
+            let code = |byte: u8| (low + i32::from(byte) % span) as i8;
             let codes: Vec<i8> = blocks.iter().flat_map(|(_, bytes)| bytes.map(code)).collect();
             let scales: Vec<f16> = blocks.iter().map(|&(bits, _)| f16::from_bits(bits)).collect();
             let row = RowCodes { codes, scales };
@@ -192,7 +192,7 @@ fn values_of_the_grid_are_kept() {
         column_values.extend((0..32).map(|_| step * sub * code(-7.0, 7.0)));
         column_values[start + 11] = step * sub * -8.0;
     }
-    // A group that nowhere reaches -8, so that its largest weight alone does not tell its sub-scale.
+    // A group that nowhere reaches -8: its largest weight alone does not tell its sub-scale.
     column_values.extend((0..32).map(|index| step * 15.0 * (index % 8) as f32));
     let len = column_values.len();
     assert_eq!(decoded_column(Q4, &column(Q4, &column_values), len), column_values);
