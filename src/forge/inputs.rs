@@ -136,6 +136,12 @@ pub fn read(path: &Path, budget: Option<&str>) -> Result<PlanSource, InputsError
 /// Digits behind the point of a byte count.
 const FRACTION_DIGITS_MAX: usize = 15;
 
+/// Reads a file of `models/`.
+pub fn read_shape(path: &Path) -> Result<Shape, InputsError> {
+    let model: ModelFile = parse(path)?;
+    model.shape(path)
+}
+
 /// A byte count with a decimal (kB, MB, GB) or binary (KiB, MiB, GiB) unit: "12GB", "1.5 GiB".
 pub fn byte_count(text: &str) -> Option<u64> {
     let text = text.trim();

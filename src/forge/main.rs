@@ -1,11 +1,12 @@
 //! `ganglion-forge`: the host tool. `ganglion-forge help` lists what it does.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 use ganglion::forge::inputs::{self, byte_count};
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::{Packed, pack};
 use ganglion::forge::shape::shape_toml;
+use ganglion::forge::synth::{SynthType, synth};
 use ganglion::forge::verify::{VerifyError, open_image, verify_image};
 use ganglion::image::{Header, SectionKind, Types, WeightType};
 use ganglion::plan::{bytes, check, report, solve};
@@ -70,6 +71,22 @@ enum Command {
         /// Print JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Make a model file of random weights, where bytes matter and text does not.
+    #[command(
+        after_help = "Example:\n  ganglion-forge synth plans/models/NAME.toml random.gguf --type q4"
+    )]
+    Synth {
+        /// The shape, a file of plans/models.
+        shape: PathBuf,
+        /// The GGUF to make.
+        model: PathBuf,
+        /// How its matrices are stored.
+        #[arg(long = "type", default_value = "q8")]
+        weights: Weight,
+        /// Same seed, same file.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
     },
     /// Solve a plan and print it.
     #[command(after_help = "Example:\n  ganglion-forge plan plans/demo.toml --budget 16MB")]
@@ -207,8 +224,32 @@ fn run(command: Command) -> Result<String> {
             pack_command(&model, &image, &types, json)
         }
         Command::Inspect { image, verify, json } => inspect(&image, verify, json),
+        Command::Synth { shape, model, weights, seed } => {
+            synth_command(&shape, &model, weights, seed)
+        }
         Command::Plan { plan, budget, json } => plan_text(&plan, budget.as_deref(), json),
     }
+}
+
+fn synth_command(shape: &Path, model: &Path, weights: Weight, seed: u64) -> Result<String> {
+    let name = shape.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let shape = inputs::read_shape(shape)?;
+    let kind = match weights {
+        Weight::F16 => SynthType::F16,
+        Weight::Q8 => SynthType::Q8,
+        Weight::Q4 => SynthType::Q4,
+    };
+    let bar = progress_bar();
+    let made = synth(&name, &shape, kind, seed, model, &mut |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    let bytes_made = made.with_context(|| {
+        let path = model.display();
+        format!("model {path} can't be written; free some space or choose another folder")
+    })?;
+    Ok(format!("{}: {} of random weights\n", model.display(), bytes(bytes_made)))
 }
 
 fn shape_text(model: &ModelFile, json: bool) -> String {

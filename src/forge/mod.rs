@@ -16,5 +16,6 @@ pub mod model;
 pub mod pack;
 pub mod quantize;
 pub mod shape;
+pub mod synth;
 pub mod tokenizer;
 pub mod verify;

@@ -1,0 +1,233 @@
+//! The engine against a plain f64 forward pass written here, on small random models of odd shapes:
+//! dense and routed, SiLU and dReLU, tied and untied, sizes that are no multiple of a group.
+#![cfg(feature = "host")]
+
+use ganglion::cli::{BootOptions, boot};
+use ganglion::forge::gguf::Gguf;
+use ganglion::forge::model::ModelFile;
+use ganglion::forge::pack::pack;
+use ganglion::forge::synth::{SynthType, synth};
+use ganglion::image::{ActivationFn, Shape, Types, WeightType};
+use ganglion::kernel::{Isa, Kernels};
+use ganglion::plan::{Inputs, KvType, Lock, Numerics, solve};
+use std::path::{Path, PathBuf};
+
+const TOKENS: [u32; 12] = [1, 17, 300, 42, 255, 0, 99, 311, 5, 5, 280, 64];
+
+fn shape() -> Shape {
+    Shape {
+        layers: 2,
+        hidden: 96,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        experts: 1,
+        experts_used: 1,
+        ff: 77,
+        vocab: 320,
+        activation: ActivationFn::SiLu,
+        tied: true,
+        tokenizer_bytes: 1,
+    }
+}
+
+fn shapes() -> [(&'static str, Shape); 4] {
+    let odd = Shape { hidden: 288, heads: 6, kv_heads: 3, head_dim: 48, ff: 131, ..shape() };
+    let routed = Shape { experts: 5, experts_used: 2, ..shape() };
+    [
+        ("dense", shape()),
+        ("odd", Shape { tied: false, ..odd }),
+        ("routed", Shape { activation: ActivationFn::DRelu, ..routed }),
+        ("mixtral", Shape { experts_used: 3, ..routed }),
+    ]
+}
+
+/// A file of this suite, in a folder of its own.
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("forward.{}.{name}", std::process::id()))
+}
+
+/// A matrix of the model file, as f64 rows.
+struct Matrix(Vec<Vec<f64>>);
+
+impl Matrix {
+    fn of(gguf: &Gguf, name: &str, first: u64, count: u64) -> Matrix {
+        let tensor = gguf.tensor(name).unwrap();
+        let flat = gguf.rows_f32(tensor, first, count).unwrap();
+        let rows = flat.chunks_exact(tensor.row_elements() as usize);
+        Matrix(rows.map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect())
+    }
+
+    fn whole(gguf: &Gguf, name: &str) -> Matrix {
+        Matrix::of(gguf, name, 0, gguf.tensor(name).unwrap().rows())
+    }
+
+    fn times(&self, x: &[f64]) -> Vec<f64> {
+        self.0.iter().map(|row| row.iter().zip(x).map(|(w, x)| w * x).sum()).collect()
+    }
+}
+
+fn norm(x: &[f64]) -> Vec<f64> {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    x.iter().map(|x| x / (mean + 1e-5).sqrt()).collect() // synthetic norms are all one
+}
+
+fn rope(x: &mut [f64], head_dim: usize, position: usize) {
+    for head in x.chunks_exact_mut(head_dim) {
+        for (i, pair) in head.chunks_exact_mut(2).enumerate() {
+            let angle = position as f64 * 10_000f64.powf(-2.0 * i as f64 / head_dim as f64);
+            let (sin, cos) = angle.sin_cos();
+            (pair[0], pair[1]) = (pair[0] * cos - pair[1] * sin, pair[0] * sin + pair[1] * cos);
+        }
+    }
+}
+
+fn softmax(x: &[f64]) -> Vec<f64> {
+    let highest = x.iter().copied().fold(f64::MIN, f64::max);
+    let powers: Vec<f64> = x.iter().map(|x| (x - highest).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.iter().map(|p| p / sum).collect()
+}
+
+fn add(x: &mut [f64], y: &[f64], factor: f64) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y * factor);
+}
+
+/// One expert's output.
+fn network(gguf: &Gguf, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f64> {
+    let role = |name: &str| {
+        let suffix = if s.experts > 1 { "_exps" } else { "" };
+        format!("blk.{layer}.ffn_{name}{suffix}.weight")
+    };
+    let gate = Matrix::of(gguf, &role("gate"), expert * s.ff, s.ff).times(x);
+    let up = Matrix::of(gguf, &role("up"), expert * s.ff, s.ff).times(x);
+    let middle: Vec<f64> = gate
+        .iter()
+        .zip(&up)
+        .map(|(&g, &u)| match s.activation {
+            ActivationFn::DRelu => g.max(0.0) * u.max(0.0),
+            ActivationFn::SiLu => g / (1.0 + (-g).exp()) * u,
+        })
+        .collect();
+    Matrix::of(gguf, &role("down"), expert * s.hidden, s.hidden).times(&middle)
+}
+
+fn feed_forward(gguf: &Gguf, s: &Shape, layer: u64, x: &mut [f64]) {
+    let input = norm(x);
+    if s.experts == 1 {
+        return add(x, &network(gguf, s, layer, 0, &input), 1.0);
+    }
+    let logits = Matrix::whole(gguf, &format!("blk.{layer}.ffn_gate_inp.weight")).times(&input);
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    order.truncate(s.experts_used as usize);
+    let shares = softmax(&order.iter().map(|&e| logits[e]).collect::<Vec<_>>());
+    for (&expert, share) in order.iter().zip(shares) {
+        add(x, &network(gguf, s, layer, expert as u64, &input), share);
+    }
+}
+
+/// Logits after each token, all in f64.
+fn reference(gguf: &Gguf, s: &Shape) -> Vec<Vec<f64>> {
+    let (head_dim, group) = (s.head_dim as usize, (s.heads / s.kv_heads) as usize);
+    let embedding = Matrix::whole(gguf, "token_embd.weight");
+    let head = if s.tied { "token_embd.weight" } else { "output.weight" };
+    let head = Matrix::whole(gguf, head);
+    let mut caches = vec![(Vec::new(), Vec::new()); s.layers as usize];
+    let mut all = Vec::new();
+    for (position, &token) in TOKENS.iter().enumerate() {
+        let mut x = embedding.0[token as usize].clone();
+        for layer in 0..s.layers {
+            let matrix = |role: &str| Matrix::whole(gguf, &format!("blk.{layer}.{role}.weight"));
+            let input = norm(&x);
+            let mut query = matrix("attn_q").times(&input);
+            let mut key = matrix("attn_k").times(&input);
+            rope(&mut query, head_dim, position);
+            rope(&mut key, head_dim, position);
+            let (keys, values): &mut (Vec<Vec<f64>>, Vec<Vec<f64>>) = &mut caches[layer as usize];
+            keys.push(key);
+            values.push(matrix("attn_v").times(&input));
+            let mut heads = Vec::new();
+            for (index, q) in query.chunks_exact(head_dim).enumerate() {
+                let part = index / group * head_dim..(index / group + 1) * head_dim;
+                let score = |k: &Vec<f64>| {
+                    let dot: f64 = k[part.clone()].iter().zip(q).map(|(k, q)| k * q).sum();
+                    dot / (head_dim as f64).sqrt()
+                };
+                let weights = softmax(&keys.iter().map(score).collect::<Vec<_>>());
+                let mut out = vec![0.0; head_dim];
+                for (value, weight) in values.iter().zip(weights) {
+                    add(&mut out, &value[part.clone()], weight);
+                }
+                heads.extend(out);
+            }
+            add(&mut x, &matrix("attn_output").times(&heads), 1.0);
+            feed_forward(gguf, s, layer, &mut x);
+        }
+        all.push(head.times(&norm(&x)));
+    }
+    all
+}
+
+/// Largest difference of the engine's logits, with half of the neurons in slots.
+fn worst(name: &str, shape: &Shape, weight: WeightType, isa: Isa) -> f64 {
+    let (source, image) = (file(&format!("{name}.gguf")), file(&format!("{name}.image")));
+    synth(name, shape, SynthType::F16, 7, &source, &mut |_, _| {}).unwrap();
+    let model = ModelFile::open(&source).unwrap();
+    assert_eq!(model.shape, Shape { tokenizer_bytes: model.shape.tokenizer_bytes, ..*shape });
+    let types = Types {
+        records: weight,
+        resident: weight,
+        head: weight,
+        embedding: WeightType::F16,
+    };
+    pack(&model, &types, &image, &mut |_, _| {}).unwrap();
+    let numerics = Numerics { types, kv: KvType::Single };
+    let inputs = Inputs {
+        shape: model.shape,
+        numerics,
+        context_tokens: TOKENS.len() as u64,
+        lock: Lock::Off,
+        ..ganglion::baked::PLAN.inputs
+    };
+    let whole = solve(Inputs { budget_bytes: 1 << 30, ..inputs }).unwrap();
+    let half = whole.total_bytes() - whole.slot_count / 2 * whole.slot_bytes;
+    let plan = solve(Inputs { budget_bytes: half, ..inputs }).unwrap();
+    let options = BootOptions {
+        image: image.to_str().unwrap().to_string().leak().as_bytes(),
+        threads: 2,
+        kernels: Kernels::of(isa).unwrap(),
+        prove_seal: false,
+        enforce_budget: false,
+        refuse_memory_backed: false,
+    };
+    let reference = reference(&model.gguf, shape);
+    let result = boot(&plan, &options, |session| {
+        let mut worst = 0.0f64;
+        for (position, &token) in TOKENS.iter().enumerate() {
+            session.model.forward(token, position)?;
+            for (ours, theirs) in session.model.logits()?.iter().zip(&reference[position]) {
+                worst = worst.max((f64::from(*ours) - theirs).abs());
+            }
+        }
+        Ok(worst)
+    });
+    std::fs::remove_file(source).unwrap();
+    std::fs::remove_file(image).unwrap();
+    result.unwrap_or_else(|fault| panic!("{name}: {fault}"))
+}
+
+#[test]
+fn small_models_of_odd_shapes_match_plain_arithmetic() {
+    for (name, shape) in shapes() {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let (f16, q8) = (
+                worst(name, &shape, WeightType::F16, isa),
+                worst(name, &shape, WeightType::Q8, isa),
+            );
+            println!("{name}, {}: max |dlogit| f16 {f16:.1e}, q8 {q8:.1e}", isa.name());
+            assert!(f16 < 2e-4, "{name} {}: {f16}", isa.name());
+            assert!(q8 < 0.15, "{name} {}: {q8}", isa.name());
+        }
+    }
+}
