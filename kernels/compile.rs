@@ -14,24 +14,30 @@ const FLAGS: [&str; 6] = [
     "-Wconversion",
 ];
 
-/// Builds `libganglion_kernels.a` and links it. Other architectures have only the twins.
+const AVX2: [&str; 3] = ["-mavx2", "-mf16c", "-msse4.2"];
+const AVX512: [&str; 6] =
+    ["-mavx2", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"];
+
+/// Builds the kernels of every instruction set of the target. Other architectures have only the
+/// twins.
 pub fn compile() {
     println!("cargo::rerun-if-changed=kernels");
     if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
-        cc::Build::new()
-            .files([
-                "kernels/x86/matvec.c",
-                "kernels/x86/down.c",
-                "kernels/x86/attend.c",
-                "kernels/x86/vector.c",
-            ])
-            .include("kernels")
-            .opt_level(3)
-            .flags(FLAGS)
-            .flag_if_supported("-fno-tree-loop-distribute-patterns")
-            .flags(["-mavx2", "-mf16c", "-msse4.2"])
-            .warnings(true)
-            .extra_warnings(true)
-            .compile("ganglion_kernels");
+        build("avx2", "x86", &["matvec", "down", "attend", "vector"], &AVX2);
+        build("avx512", "x86", &["matvec", "down", "attend"], &AVX512);
     }
+}
+
+/// Builds `libganglion_ISA.a` of the files `FOLDER/ISA_NAME.c`, and links it.
+fn build(isa: &str, folder: &str, names: &[&str], flags: &[&str]) {
+    cc::Build::new()
+        .files(names.iter().map(|name| format!("kernels/{folder}/{isa}_{name}.c")))
+        .include("kernels")
+        .opt_level(3)
+        .flags(FLAGS)
+        .flag_if_supported("-fno-tree-loop-distribute-patterns")
+        .flags(flags)
+        .warnings(true)
+        .extra_warnings(true)
+        .compile(&format!("ganglion_{isa}"));
 }

@@ -18,17 +18,29 @@ bool gk_quantize_q8_f32_avx2(int8_t *codes, float *scales, size_t groups, const 
 // out[i] = row i . x for `count` rows, `stride` bytes apart, of `groups` groups.
 void gk_matvec_f32_q8_q8_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups);
+void gk_matvec_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                const int8_t *codes, const float *scales, size_t groups);
 void gk_matvec_f32_q4_q8_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups);
+void gk_matvec_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                const int8_t *codes, const float *scales, size_t groups);
 // The same for f16 rows of len values, a multiple of 16.
 void gk_matvec_f32_f16_f32_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const float *x, size_t len);
+void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                  const float *x, size_t len);
 
-// sums[j] += a * wa[j] + b * wb[j] for two columns of `groups` groups.
-void gk_down_i32_q8_i16_avx2(int32_t *sums, const uint8_t *column_a, const uint8_t *column_b,
-                             int16_t a, int16_t b, size_t groups);
-void gk_down_i32_q4_i16_avx2(int32_t *sums, const uint8_t *column_a, const uint8_t *column_b,
-                             int16_t a, int16_t b, size_t groups);
+// For each of `pairs` pairs of columns of `groups` groups, factors (la, lb, ha, hb):
+// low[j] += la * wa[j] + lb * wb[j], and high[j] += ha * wa[j] + hb * wb[j] unless high is null.
+// There are at most 4 pairs.
+void gk_down_i32_q8_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                             const int16_t (*factors)[4], size_t pairs, size_t groups);
+void gk_down_i32_q8_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                               const int16_t (*factors)[4], size_t pairs, size_t groups);
+void gk_down_i32_q4_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                             const int16_t (*factors)[4], size_t pairs, size_t groups);
+void gk_down_i32_q4_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                               const int16_t (*factors)[4], size_t pairs, size_t groups);
 // sums[j] += round_half_even(a * column[j]) for len values, a multiple of 16.
 // False if a product is not below 2^28.
 bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, size_t len);
@@ -36,11 +48,16 @@ bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, siz
 // Attention of q[dim] over `count` rows of keys and values; dim is a multiple of 16.
 void gk_attend_f32_f32_f32_avx2(float *out, const float *q, const float *keys,
                                 const float *values, size_t count, size_t dim, float scale);
+void gk_attend_f32_f32_f32_avx512(float *out, const float *q, const float *keys,
+                                  const float *values, size_t count, size_t dim, float scale);
 void gk_attend_f32_f32_f16_avx2(float *out, const float *q, const uint16_t *keys,
                                 const uint16_t *values, size_t count, size_t dim, float scale);
+void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *keys,
+                                  const uint16_t *values, size_t count, size_t dim, float scale);
 
 // x[i] = exp(x[i]).
 void gk_exp_f32_f32_avx2(float *x, size_t len);
+void gk_exp_f32_f32_avx512(float *x, size_t len);
 // Sum of squares in the order of a dot product.
 float gk_sumsq_f32_f32_avx2(const float *x, size_t len);
 // out[i] = (x[i] * factor) * weight[i].

@@ -9,17 +9,20 @@ pub enum Isa {
     Twin,
     /// x86-64 with AVX2, F16C and SSE4.2.
     Avx2,
+    /// x86-64 with, beside AVX2, AVX-512 F, BW, DQ, VL and VNNI.
+    Avx512,
 }
 
 impl Isa {
     /// Every instruction set, slowest first.
-    pub const ALL: [Isa; 2] = [Isa::Twin, Isa::Avx2];
+    pub const ALL: [Isa; 3] = [Isa::Twin, Isa::Avx2, Isa::Avx512];
 
     /// Name in options and messages.
     pub const fn name(self) -> &'static str {
         match self {
             Isa::Twin => "twin",
             Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
         }
     }
 
@@ -32,38 +35,47 @@ impl Isa {
     pub fn available(self) -> bool {
         match self {
             Isa::Twin => true,
-            Isa::Avx2 => avx2_available(),
+            Isa::Avx2 => x86_available(false),
+            Isa::Avx512 => x86_available(true),
         }
     }
 
     /// The fastest one available.
     pub fn best() -> Isa {
-        if Isa::Avx2.available() { Isa::Avx2 } else { Isa::Twin }
+        Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Twin)
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn avx2_available() -> bool {
+fn x86_available(_wide: bool) -> bool {
     false
 }
 
+/// AVX2 and its companions, or, if `wide`, AVX-512 too.
 #[cfg(target_arch = "x86_64")]
-fn avx2_available() -> bool {
+fn x86_available(wide: bool) -> bool {
     use core::arch::x86_64::{__cpuid, __cpuid_count};
     const SSE42: u32 = 1 << 20;
     const OSXSAVE: u32 = 1 << 27;
     const AVX: u32 = 1 << 28;
     const F16C: u32 = 1 << 29;
     const AVX2: u32 = 1 << 5;
+    /// F, DQ, BW, VL.
+    const AVX512: u32 = 1 << 16 | 1 << 17 | 1 << 30 | 1 << 31;
+    const VNNI: u32 = 1 << 11;
     const XMM_AND_YMM: u64 = 0b110;
+    const ZMM: u64 = 0b1110_0000;
     let needed = SSE42 | OSXSAVE | AVX | F16C;
     if __cpuid(0).eax < 7 || __cpuid(1).ecx & needed != needed {
         return false;
     }
+    let has = __cpuid_count(7, 0);
+    let (features, state) =
+        if wide { (AVX2 | AVX512, XMM_AND_YMM | ZMM) } else { (AVX2, XMM_AND_YMM) };
     // SAFETY: the OSXSAVE bit above says that the instruction exists and that the system has
     // switched it on.
     let saved = unsafe { enabled_state() };
-    saved & XMM_AND_YMM == XMM_AND_YMM && __cpuid_count(7, 0).ebx & AVX2 != 0
+    saved & state == state && has.ebx & features == features && (!wide || has.ecx & VNNI != 0)
 }
 
 /// The register sets that the operating system saves at a task switch.

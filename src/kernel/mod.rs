@@ -8,21 +8,22 @@
 #![allow(unsafe_code)] // calls into C kernels, each behind a check of lengths and of the CPU
 
 pub mod accumulator;
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
+mod fast;
 mod ffi;
 mod isa;
 pub mod math;
 #[cfg(test)]
 mod tests;
 mod twin;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use accumulator::{Accumulator, DownItem, Overflow, accumulator_len};
 pub use isa::Isa;
 
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 use accumulator::UNIT_EXPONENTS;
+use ffi::Bodies;
 use half::f16;
 
 /// A vector that rows are multiplied with.
@@ -101,31 +102,11 @@ impl KvView<'_> {
     }
 }
 
-// One type per signature. They are unsafe to call because a kernel trusts its lengths and its CPU.
-type Quantize = unsafe fn(&[f32], &mut [i8], &mut [f32]) -> bool;
-type Matvec = unsafe fn(WeightType, &[u8], usize, Activation<'_>, &mut [f32]);
-type Accumulate =
-    unsafe fn(WeightType, i32, &[DownItem<'_>], &mut Accumulator<'_>) -> Result<(), Overflow>;
-type Attend = unsafe fn(&[f32], KvView<'_>, f32, &mut [f32]);
-type Map = unsafe fn(&mut [f32]);
-type RmsNorm = unsafe fn(&[f32], &[f32], f32, &mut [f32]);
-type Update = unsafe fn(&mut [f32], &[f32]);
-type ToF16 = unsafe fn(&[f32], &mut [u16]);
-type Argmax = unsafe fn(&[f32]) -> Option<usize>;
-
 /// The kernels of one instruction set. Only tables that this machine can run are handed out.
 pub struct Kernels {
     isa: Isa,
-    quantize: Quantize,
-    matvec: Matvec,
-    accumulate: Accumulate,
-    attend: Attend,
-    exp: Map,
-    rms_norm: RmsNorm,
-    rope: Update,
-    add: Update,
-    to_f16: ToF16,
-    argmax: Argmax,
+    /// The C functions, or `None` for the twins.
+    bodies: Option<Bodies>,
     crc32c: fn(u32, &[u8]) -> u32,
 }
 
@@ -137,22 +118,16 @@ impl Kernels {
 
     /// The table of `isa`, or `None` if this machine can't run it.
     pub fn of(isa: Isa) -> Option<&'static Kernels> {
-        match isa {
-            Isa::Twin => Some(&twin::TWIN),
-            Isa::Avx2 => Kernels::avx2(),
-        }
-    }
-
-    /// The AVX2 table, or `None` if this machine can't run it.
-    #[cfg(target_arch = "x86_64")]
-    pub fn avx2() -> Option<&'static Kernels> {
-        Isa::Avx2.available().then_some(&avx2::AVX2)
-    }
-
-    /// The AVX2 table, or `None` if this machine can't run it.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn avx2() -> Option<&'static Kernels> {
-        None
+        let table = match isa {
+            Isa::Twin => &twin::TWIN,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &x86::AVX2,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &x86::AVX512,
+            #[allow(unreachable_patterns)] // instruction sets of other architectures
+            _ => &twin::TWIN,
+        };
+        isa.available().then_some(table)
     }
 
     /// The fastest table of this machine.
@@ -174,8 +149,11 @@ impl Kernels {
     pub fn quantize(&self, x: &[f32], codes: &mut [i8], scales: &mut [f32]) -> bool {
         assert!(codes.len() as u64 == padded_len(x.len() as u64));
         assert!(scales.len() as u64 == padded_groups(x.len() as u64));
-        // SAFETY: lengths are checked above; tables are only handed out for a CPU that has them.
-        unsafe { (self.quantize)(x, codes, scales) }
+        match &self.bodies {
+            None => twin::quantize(x, codes, scales),
+            // SAFETY: lengths are checked above; tables are only handed out where they can run.
+            Some(bodies) => unsafe { fast::quantize(bodies, x, codes, scales) },
+        }
     }
 
     /// Dot product of `row` (`ty.row_bytes(x.len())` bytes) with `x`.
@@ -201,8 +179,11 @@ impl Kernels {
             WeightType::F16 => assert!(!x.values.is_empty()),
             WeightType::Q8 | WeightType::Q4 => assert!(!x.codes.is_empty()),
         }
-        // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
-        unsafe { (self.matvec)(ty, rows, row_stride, x, out) }
+        match &self.bodies {
+            None => twin::matvec(ty, rows, row_stride, x, out),
+            // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
+            Some(bodies) => unsafe { fast::matvec(bodies, ty, rows, row_stride, x, out) },
+        }
     }
 
     /// Adds each item's activation times its down column to `sums`, in units of
@@ -219,8 +200,11 @@ impl Kernels {
         assert!(UNIT_EXPONENTS.contains(&unit_exponent));
         let column_bytes = ty.column_bytes(sums.hidden() as u64) as usize;
         assert!(items.iter().all(|item| item.column.len() == column_bytes));
-        // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
-        unsafe { (self.accumulate)(ty, unit_exponent, items, sums) }
+        match &self.bodies {
+            None => twin::accumulate(ty, unit_exponent, items, sums),
+            // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
+            Some(bodies) => unsafe { fast::accumulate(bodies, ty, unit_exponent, items, sums) },
+        }
     }
 
     /// Attention of one query head over `n >= 1` cached keys and values of its head; `q` and `out`
@@ -228,50 +212,71 @@ impl Kernels {
     pub fn attend(&self, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
         assert!(!q.is_empty() && (q.len() as u64).is_multiple_of(LANES) && out.len() == q.len());
         assert!(kv.checked_len().is_some_and(|len| len > 0 && len.is_multiple_of(q.len())));
-        // SAFETY: lengths are checked above; the CPU has this table.
-        unsafe { (self.attend)(q, kv, scale, out) }
+        match &self.bodies {
+            None => twin::attend(q, kv, scale, out),
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(bodies) => unsafe { fast::attend(bodies, q, kv, scale, out) },
+        }
     }
 
     /// Replaces each value by its [`math::exp`].
     pub fn exp(&self, x: &mut [f32]) {
-        // SAFETY: one slice; the CPU has this table.
-        unsafe { (self.exp)(x) }
+        match &self.bodies {
+            None => twin::exp(x),
+            // SAFETY: one slice; the CPU has this table.
+            Some(bodies) => unsafe { fast::exp(bodies, x) },
+        }
     }
 
     /// `out = x / sqrt(mean(x^2) + eps) * weight`.
     pub fn rms_norm(&self, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         assert!(!x.is_empty() && weight.len() == x.len() && out.len() == x.len());
-        // SAFETY: lengths are checked above; the CPU has this table.
-        unsafe { (self.rms_norm)(x, weight, eps, out) }
+        match &self.bodies {
+            None => twin::rms_norm(x, weight, eps, out),
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(bodies) => unsafe { fast::rms_norm(bodies, x, weight, eps, out) },
+        }
     }
 
     /// Rotates the pairs (x[0], x[1]), (x[2], x[3]) ... of one head; `cos_sin` holds a (cos, sin)
     /// for each pair.
     pub fn rope(&self, x: &mut [f32], cos_sin: &[f32]) {
         assert!(x.len().is_multiple_of(2) && cos_sin.len() == x.len());
-        // SAFETY: lengths are checked above; the CPU has this table.
-        unsafe { (self.rope)(x, cos_sin) }
+        match &self.bodies {
+            None => twin::rope(x, cos_sin),
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(bodies) => unsafe { fast::rope(bodies, x, cos_sin) },
+        }
     }
 
     /// `x += y`.
     pub fn add(&self, x: &mut [f32], y: &[f32]) {
         assert!(x.len() == y.len());
-        // SAFETY: lengths are checked above; the CPU has this table.
-        unsafe { (self.add)(x, y) }
+        match &self.bodies {
+            None => twin::add(x, y),
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(bodies) => unsafe { fast::add(bodies, x, y) },
+        }
     }
 
     /// Bits of the half floats nearest to `x`, ties to even.
     pub fn to_f16(&self, x: &[f32], out: &mut [u16]) {
         assert!(x.len() == out.len());
-        // SAFETY: lengths are checked above; the CPU has this table.
-        unsafe { (self.to_f16)(x, out) }
+        match &self.bodies {
+            None => twin::to_f16(x, out),
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(bodies) => unsafe { fast::to_f16(bodies, x, out) },
+        }
     }
 
     /// Index of the largest value, the lowest one of equals; NaN never wins. `None` if there is
     /// nothing but NaN.
     pub fn argmax(&self, x: &[f32]) -> Option<usize> {
-        // SAFETY: one slice; the CPU has this table.
-        unsafe { (self.argmax)(x) }
+        match &self.bodies {
+            None => twin::argmax(x),
+            // SAFETY: one slice; the CPU has this table.
+            Some(bodies) => unsafe { fast::argmax(bodies, x) },
+        }
     }
 
     /// CRC-32C of `bytes`; `seed` is 0, or the value of the bytes before.

@@ -21,22 +21,10 @@ pub(super) const KEY_BLOCK: usize = 32;
 pub(super) const AMAX_MIN: f32 = power_of_two(-100);
 
 /// The table of the twins.
-pub(super) static TWIN: Kernels = Kernels {
-    isa: Isa::Twin,
-    quantize,
-    matvec,
-    accumulate,
-    attend,
-    exp,
-    rms_norm,
-    rope,
-    add,
-    to_f16,
-    argmax,
-    crc32c: crate::image::tag::crc32c,
-};
+pub(super) static TWIN: Kernels =
+    Kernels { isa: Isa::Twin, bodies: None, crc32c: crate::image::tag::crc32c };
 
-fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32]) -> bool {
+pub(super) fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32]) -> bool {
     let groups = scales.len() as u64;
     codes.fill(0);
     scales.fill(0.0);
@@ -59,7 +47,13 @@ fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32]) -> bool {
     finite
 }
 
-fn matvec(ty: WeightType, rows: &[u8], row_stride: usize, x: Activation<'_>, out: &mut [f32]) {
+pub(super) fn matvec(
+    ty: WeightType,
+    rows: &[u8],
+    row_stride: usize,
+    x: Activation<'_>,
+    out: &mut [f32],
+) {
     for (row, out) in out.iter_mut().enumerate() {
         let row = &rows[row * row_stride..];
         *out = match ty {
@@ -125,7 +119,7 @@ pub(super) fn tree(partials: &[f32; LANE_COUNT]) -> f32 {
     sums[0]
 }
 
-fn accumulate(
+pub(super) fn accumulate(
     ty: WeightType,
     unit_exponent: i32,
     items: &[DownItem<'_>],
@@ -173,7 +167,7 @@ fn column_code(ty: WeightType, column: &[u8], len: usize, index: usize) -> i32 {
     (i32::from(code) - 8) * i32::from(sub_scale)
 }
 
-fn attend(q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
+pub(super) fn attend(q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
     let dim = q.len();
     let keys = kv.len() / dim;
     let mut max = f32::NEG_INFINITY;
@@ -218,13 +212,13 @@ fn dot_f32(x: &[f32], y: impl Fn(usize) -> f32) -> f32 {
     tree(&partials)
 }
 
-fn exp(x: &mut [f32]) {
+pub(super) fn exp(x: &mut [f32]) {
     for x in x {
         *x = math::exp(*x);
     }
 }
 
-fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let factor = rms_factor(dot_f32(x, |index| x[index]), x.len(), eps);
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
         *out = (x * factor) * weight;
@@ -236,7 +230,7 @@ pub(super) fn rms_factor(sum_of_squares: f32, len: usize, eps: f32) -> f32 {
     rsqrt(sum_of_squares * (1.0 / len as f32) + eps)
 }
 
-fn rope(x: &mut [f32], cos_sin: &[f32]) {
+pub(super) fn rope(x: &mut [f32], cos_sin: &[f32]) {
     for (x, turn) in x.chunks_exact_mut(2).zip(cos_sin.chunks_exact(2)) {
         let (x0, x1, cos, sin) = (x[0], x[1], turn[0], turn[1]);
         x[0] = x0 * cos - x1 * sin;
@@ -244,19 +238,19 @@ fn rope(x: &mut [f32], cos_sin: &[f32]) {
     }
 }
 
-fn add(x: &mut [f32], y: &[f32]) {
+pub(super) fn add(x: &mut [f32], y: &[f32]) {
     for (x, y) in x.iter_mut().zip(y) {
         *x += y;
     }
 }
 
-fn to_f16(x: &[f32], out: &mut [u16]) {
+pub(super) fn to_f16(x: &[f32], out: &mut [u16]) {
     for (out, &x) in out.iter_mut().zip(x) {
         *out = f16::from_f32(x).to_bits();
     }
 }
 
-fn argmax(x: &[f32]) -> Option<usize> {
+pub(super) fn argmax(x: &[f32]) -> Option<usize> {
     let mut best: Option<usize> = None;
     for (index, value) in x.iter().enumerate() {
         if !value.is_nan() && best.is_none_or(|best| *value > x[best]) {

@@ -120,6 +120,16 @@ fn names_and_choice_of_tables() {
             && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("sse4.2")
     );
+    #[cfg(target_arch = "x86_64")]
+    assert_eq!(
+        Isa::Avx512.available(),
+        Isa::Avx2.available()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni")
+    );
 }
 
 #[test]

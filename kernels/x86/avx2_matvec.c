@@ -2,7 +2,7 @@
 //
 // The 16 partial sums of a row are two registers. A half band (8 groups, or the 4 of a narrow last
 // band) is one register of four codes a lane. Several rows share each load of the activation.
-#include "common.h"
+#include "avx2.h"
 
 enum { ROWS = 4 };
 

@@ -1,5 +1,5 @@
 // Everything that walks one or two vectors: exp, norms, rope, add, f16, argmax, checksum. AVX2.
-#include "common.h"
+#include "avx2.h"
 
 void gk_exp_f32_f32_avx2(float *x, size_t len) {
     size_t i = 0;
@@ -91,9 +91,8 @@ size_t gk_argmax_u64_f32_avx2(const float *x, size_t len) {
     __m128 m2 = _mm_max_ps(m4, _mm_movehl_ps(m4, m4));
     __m128 max = _mm_max_ss(m2, _mm_movehdup_ps(m2));
     for (i = 0; i + 8 <= len; i += 8) {
-        __m256 highest = _mm256_broadcastss_ps(max);
-        __m256 equal = _mm256_cmp_ps(_mm256_loadu_ps(x + i), highest, _CMP_EQ_OQ);
-        int mask = _mm256_movemask_ps(equal);
+        __m256 x8 = _mm256_loadu_ps(x + i);
+        int mask = _mm256_movemask_ps(_mm256_cmp_ps(x8, _mm256_broadcastss_ps(max), _CMP_EQ_OQ));
         if (mask != 0) {
             return i + (size_t)__builtin_ctz((unsigned)mask);
         }

@@ -1,5 +1,5 @@
 // Attention of one query head over its cached keys and values: AVX2.
-#include "common.h"
+#include "avx2.h"
 
 enum { KEY_BLOCK = 32 };
 

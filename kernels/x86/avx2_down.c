@@ -1,5 +1,6 @@
 // Down columns in fixed point: AVX2. All sums are integers, so any order is right.
-#include "common.h"
+#include "avx2.h"
+#include "products.h"
 
 // sums[0..16] += a * wa + b * wb; `factors` holds (a, b) in every 32 bits.
 INLINE void add16(int32_t *sums, __m128i wa, __m128i wb, __m256i factors) {
@@ -20,25 +21,21 @@ INLINE __m128i load16(const uint8_t *at) {
     return _mm_loadu_si128((const __m128i *)at);
 }
 
-void gk_down_i32_q8_i16_avx2(int32_t *sums, const uint8_t *column_a, const uint8_t *column_b,
-                             int16_t a, int16_t b, size_t groups) {
-    __m256i factors = pair(a, b);
-    for (size_t i = 0; i < groups * GROUP; i += GROUP) {
-        add16(sums + i, load16(column_a + i), load16(column_b + i), factors);
-        add16(sums + i + 16, load16(column_a + i + 16), load16(column_b + i + 16), factors);
+INLINE void q8_pair(int32_t *sums, const uint8_t *const *columns, __m256i factors, size_t groups) {
+    for (size_t i = 0; i < groups * GROUP; i += 16) {
+        add16(sums + i, load16(columns[0] + i), load16(columns[1] + i), factors);
     }
 }
 
-// Row s & 31 holds s * (nibble - 8) for the 16 nibbles; s is in -15..=15.
-#define ROW(s)                                                                                     \
-    {-8 * (s), -7 * (s), -6 * (s), -5 * (s), -4 * (s), -3 * (s), -2 * (s), -1 * (s),               \
-     0,        1 * (s),  2 * (s),  3 * (s),  4 * (s),  5 * (s),  6 * (s),  7 * (s)}
-static const int8_t products[32][16] __attribute__((aligned(16))) = {
-    ROW(0),   ROW(1),   ROW(2),   ROW(3),   ROW(4),   ROW(5),   ROW(6),   ROW(7),
-    ROW(8),   ROW(9),   ROW(10),  ROW(11),  ROW(12),  ROW(13),  ROW(14),  ROW(15),
-    ROW(0),   ROW(-15), ROW(-14), ROW(-13), ROW(-12), ROW(-11), ROW(-10), ROW(-9),
-    ROW(-8),  ROW(-7),  ROW(-6),  ROW(-5),  ROW(-4),  ROW(-3),  ROW(-2),  ROW(-1),
-};
+void gk_down_i32_q8_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                             const int16_t (*factors)[4], size_t pairs, size_t groups) {
+    for (size_t p = 0; p < pairs; p++) {
+        q8_pair(low, columns + 2 * p, pair(factors[p][0], factors[p][1]), groups);
+        if (high != NULL) {
+            q8_pair(high, columns + 2 * p, pair(factors[p][2], factors[p][3]), groups);
+        }
+    }
+}
 
 // The 32 integer weights of a q4 group: nibbles look up their product with the sub-scale.
 INLINE void weights32(__m128i *low, __m128i *high, const uint8_t *codes, uint8_t sub_scale) {
@@ -49,17 +46,24 @@ INLINE void weights32(__m128i *low, __m128i *high, const uint8_t *codes, uint8_t
     *high = _mm_shuffle_epi8(table, _mm_and_si128(_mm_srli_epi16(nibbles, 4), mask));
 }
 
-void gk_down_i32_q4_i16_avx2(int32_t *sums, const uint8_t *column_a, const uint8_t *column_b,
-                             int16_t a, int16_t b, size_t groups) {
-    __m256i factors = pair(a, b);
-    const uint8_t *scales_a = column_a + groups * GROUP / 2;
-    const uint8_t *scales_b = column_b + groups * GROUP / 2;
+INLINE void q4_pair(int32_t *sums, const uint8_t *const *columns, __m256i factors, size_t groups) {
+    const uint8_t *a = columns[0], *b = columns[1];
     for (size_t group = 0; group < groups; group++) {
         __m128i low_a, high_a, low_b, high_b;
-        weights32(&low_a, &high_a, column_a + group * GROUP / 2, scales_a[group]);
-        weights32(&low_b, &high_b, column_b + group * GROUP / 2, scales_b[group]);
+        weights32(&low_a, &high_a, a + group * GROUP / 2, a[groups * GROUP / 2 + group]);
+        weights32(&low_b, &high_b, b + group * GROUP / 2, b[groups * GROUP / 2 + group]);
         add16(sums + group * GROUP, low_a, low_b, factors);
         add16(sums + group * GROUP + 16, high_a, high_b, factors);
+    }
+}
+
+void gk_down_i32_q4_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                             const int16_t (*factors)[4], size_t pairs, size_t groups) {
+    for (size_t p = 0; p < pairs; p++) {
+        q4_pair(low, columns + 2 * p, pair(factors[p][0], factors[p][1]), groups);
+        if (high != NULL) {
+            q4_pair(high, columns + 2 * p, pair(factors[p][2], factors[p][3]), groups);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-// What the x86 kernels share: loads, the tree of the 16 partial sums, exp.
-#ifndef GANGLION_X86_COMMON_H
-#define GANGLION_X86_COMMON_H
+// What the AVX2 kernels share: loads, the tree of the 16 partial sums, exp.
+#ifndef GANGLION_X86_AVX2_H
+#define GANGLION_X86_AVX2_H
 
 #include "ganglion.h"
 #include <immintrin.h>

@@ -1,0 +1,75 @@
+// What the AVX-512 kernels share: loads, the tree of 16 partial sums, exp. One register holds the
+// 16 partial sums of a dot product, or four codes of each group of a band.
+#ifndef GANGLION_X86_AVX512_H
+#define GANGLION_X86_AVX512_H
+
+#include "ganglion.h"
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum { GROUP = 32, LANES = 16 };
+
+// 16 values of an f16 array.
+INLINE __m512 load_f16(const void *halves, size_t index) {
+    const uint16_t *at = (const uint16_t *)halves + index;
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
+}
+
+// Adds 16 partial sums in the canonical order: i + 8, + 4, + 2, + 1.
+INLINE float tree(__m512 sums) {
+    __m256 t8 = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));
+    __m128 t4 = _mm_add_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
+    __m128 t2 = _mm_add_ps(t4, _mm_movehl_ps(t4, t4));
+    return _mm_cvtss_f32(_mm_add_ss(t2, _mm_movehdup_ps(t2)));
+}
+
+// The trees of 16 registers at once: lane i is tree(sums[i]).
+INLINE __m512 tree16(const __m512 *sums) {
+    __m512 t8[8], t4[4], t2[2];
+    // Register 4 * (i % 4) + i / 4 lands in lane i, so rows are taken in that order.
+#define AT(i) sums[(i) % 4 * 4 + (i) / 4]
+    UNROLL for (int i = 0; i < 8; i++) {
+        __m512 a = AT(2 * i), b = AT(2 * i + 1);
+        t8[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    }
+#undef AT
+    UNROLL for (int i = 0; i < 4; i++) {
+        __m512 a = t8[2 * i], b = t8[2 * i + 1];
+        t4[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    UNROLL for (int i = 0; i < 2; i++) {
+        __m512d a = _mm512_castps_pd(t4[2 * i]), b = _mm512_castps_pd(t4[2 * i + 1]);
+        t2[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+                              _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    return _mm512_add_ps(_mm512_shuffle_ps(t2[0], t2[1], 0x88),
+                         _mm512_shuffle_ps(t2[0], t2[1], 0xdd));
+}
+
+// The exp of src/kernel/math.rs, step by step.
+INLINE __m512 exp16(__m512 x) {
+    const __m512 low = _mm512_set1_ps(-87.3f), high = _mm512_set1_ps(88.0f);
+    const __m512 round = _mm512_set1_ps(12582912.0f);
+    static const uint32_t poly[5] = {0x3efffffe, 0x3e2aaa49, 0x3d2aac79, 0x3c091d10, 0x3ab511e5};
+#define BITS(bits) _mm512_castsi512_ps(_mm512_set1_epi32((int)(bits)))
+    __mmask16 kept = _mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ); // NaN is kept
+    x = _mm512_min_ps(high, x);                               // NaN is the second operand: kept
+    __m512 shifted = _mm512_add_ps(_mm512_mul_ps(x, BITS(0x3fb8aa3b)), round);
+    __m512 n = _mm512_sub_ps(shifted, round);
+    __m512 r = _mm512_sub_ps(x, _mm512_mul_ps(n, BITS(0x3f317200)));
+    r = _mm512_sub_ps(r, _mm512_mul_ps(n, BITS(0x35bfbe8e)));
+    __m512 p = BITS(poly[4]);
+    UNROLL for (int i = 3; i >= 0; i--) {
+        p = _mm512_add_ps(_mm512_mul_ps(p, r), BITS(poly[i]));
+    }
+    __m512 y = _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(r, r), p), r);
+    y = _mm512_add_ps(y, _mm512_set1_ps(1.0f));
+    __m512i scale = _mm512_slli_epi32(_mm512_castps_si512(shifted), 23);
+    scale = _mm512_add_epi32(scale, _mm512_set1_epi32(0x3f800000));
+    return _mm512_maskz_mul_ps(kept, y, _mm512_castsi512_ps(scale));
+#undef BITS
+}
+
+#endif

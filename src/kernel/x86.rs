@@ -1,0 +1,48 @@
+//! The tables of x86-64.
+
+use super::ffi::*;
+use super::{Isa, Kernels};
+
+const AVX2_BODIES: Bodies = Bodies {
+    quantize: gk_quantize_q8_f32_avx2,
+    matvec_q8: gk_matvec_f32_q8_q8_avx2,
+    matvec_q4: gk_matvec_f32_q4_q8_avx2,
+    matvec_f16: gk_matvec_f32_f16_f32_avx2,
+    down_q8: gk_down_i32_q8_i16_avx2,
+    down_q4: gk_down_i32_q4_i16_avx2,
+    down_f16: gk_down_i64_f16_f32_avx2,
+    attend_f32: gk_attend_f32_f32_f32_avx2,
+    attend_f16: gk_attend_f32_f32_f16_avx2,
+    exp: gk_exp_f32_f32_avx2,
+    sumsq: gk_sumsq_f32_f32_avx2,
+    scale: gk_scale_f32_f32_f32_avx2,
+    rope: gk_rope_f32_f32_avx2,
+    add: gk_add_f32_f32_avx2,
+    to_f16: gk_convert_f16_f32_avx2,
+    argmax: gk_argmax_u64_f32_avx2,
+};
+
+/// AVX2, F16C, SSE4.2.
+pub(super) static AVX2: Kernels = Kernels { isa: Isa::Avx2, bodies: Some(AVX2_BODIES), crc32c };
+
+/// AVX-512 with VNNI. What only walks a vector is AVX2's: it is not worth wider registers.
+pub(super) static AVX512: Kernels = Kernels {
+    isa: Isa::Avx512,
+    bodies: Some(Bodies {
+        matvec_q8: gk_matvec_f32_q8_q8_avx512,
+        matvec_q4: gk_matvec_f32_q4_q8_avx512,
+        matvec_f16: gk_matvec_f32_f16_f32_avx512,
+        down_q8: gk_down_i32_q8_i16_avx512,
+        down_q4: gk_down_i32_q4_i16_avx512,
+        attend_f32: gk_attend_f32_f32_f32_avx512,
+        attend_f16: gk_attend_f32_f32_f16_avx512,
+        exp: gk_exp_f32_f32_avx512,
+        ..AVX2_BODIES
+    }),
+    crc32c,
+};
+
+fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: one slice; both tables are only handed out where SSE4.2 is.
+    unsafe { gk_crc32c_u32_u8_avx2(seed, bytes.as_ptr(), bytes.len()) }
+}
