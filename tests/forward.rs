@@ -175,12 +175,8 @@ fn worst(name: &str, shape: &Shape, weight: WeightType, isa: Isa) -> f64 {
     synth(name, shape, SynthType::F16, 7, &source, &mut |_, _| {}).unwrap();
     let model = ModelFile::open(&source).unwrap();
     assert_eq!(model.shape, Shape { tokenizer_bytes: model.shape.tokenizer_bytes, ..*shape });
-    let types = Types {
-        records: weight,
-        resident: weight,
-        head: weight,
-        embedding: WeightType::F16,
-    };
+    let types =
+        Types { records: weight, resident: weight, head: weight, embedding: WeightType::F16 };
     pack(&model, &types, &image, &mut |_, _| {}).unwrap();
     let numerics = Numerics { types, kv: KvType::Single };
     let inputs = Inputs {

@@ -42,7 +42,8 @@ fn solved(inputs: Inputs) -> Plan {
 /// Every committed plan, by its name below `plans/`.
 fn plan_names() -> Vec<String> {
     let budgets = (7..=19).map(|gigabytes| format!("{MODEL_47B}/{gigabytes:02}gb"));
-    std::iter::once("demo".to_string()).chain(budgets).collect()
+    let single = ["demo", "qwen2.5-1.5b-shape", "smollm2-135m-shape"].map(String::from);
+    single.into_iter().chain(budgets).collect()
 }
 
 // Committed reports.
