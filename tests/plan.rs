@@ -116,8 +116,11 @@ fn every_device_runs_every_model() {
 
 #[test]
 fn a_plan_uses_97_percent_of_its_budget() {
-    for name in plan_names().iter().filter(|name| name.as_str() != "demo") {
-        let plan = solved(inputs_of(name));
+    for name in plan_names() {
+        let plan = solved(inputs_of(&name));
+        if plan.inputs.budget_bytes < 256 * MIB {
+            continue; // the process itself is more than 3 % of a small budget
+        }
         assert!(plan.arena_bytes * 100 >= plan.inputs.budget_bytes * 97, "{name}");
         assert!(plan.unused_bytes <= plan.slot_bytes + 2 * MIB, "{name}");
     }
