@@ -7,6 +7,7 @@ use crate::kernel::math::silu;
 use crate::kernel::{Accumulator, DownItem, Kernels, accumulator_len};
 use crate::plan::THREADS_MAX;
 use crate::storage::{Landed, Larder};
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Active neurons a worker gathers before it adds their columns.
@@ -64,6 +65,44 @@ pub struct Task<'t> {
     pub next_cluster: AtomicUsize,
 }
 
+/// How equally spaced records lie.
+#[derive(Clone, Copy)]
+struct Spread {
+    /// Bytes from one gate row to the next.
+    stride: usize,
+    /// Bytes from a gate row to its up row.
+    up: usize,
+    /// Bytes from a gate row to its down column.
+    down: usize,
+}
+
+impl Spread {
+    fn in_slots(dims: &Dimensions) -> Spread {
+        let row = dims.record.row_bytes as usize;
+        Spread { stride: dims.slot_bytes, up: row, down: 2 * row }
+    }
+
+    /// On flash, with the number of records that are equally spaced: those of one shared unit, or
+    /// any number where a record takes whole units.
+    fn on_flash(dims: &Dimensions) -> (Spread, u32) {
+        let record = &dims.record;
+        let shared = record.per_block > 1;
+        let stride = if shared { record.raw_bytes() } else { record.unit_bytes } as usize;
+        let reach = if shared { record.per_block as u32 } else { CLUSTER };
+        (Spread { stride, up: record.up() as usize, down: record.down() as usize }, reach)
+    }
+}
+
+/// A run of equally spaced records, at most a cluster of them.
+struct Records<'b> {
+    /// First neuron, within its expert.
+    neuron: u32,
+    count: usize,
+    /// From the first gate row on.
+    bytes: &'b [u8],
+    spread: Spread,
+}
+
 type Batch<'b> = heapless::Vec<DownItem<'b>, BATCH>;
 
 impl Task<'_> {
@@ -89,25 +128,29 @@ impl Task<'_> {
         }
     }
 
-    /// The neurons of `range` that lie in slots.
+    /// The neurons of `range` that lie in slots, by runs of neighbouring slots.
     fn cluster(
         &self,
         worker: &mut Worker<'_>,
         chosen: Chosen,
-        range: core::ops::Range<u32>,
+        range: Range<u32>,
     ) -> Result<(), ClusterError> {
-        let mut batch = Batch::new();
         let first = self.first_neuron(chosen.expert);
-        let record = &self.dims.record;
-        let (up, down) = (record.row_bytes as usize, 2 * record.row_bytes as usize);
-        let end = down + record.column_bytes as usize;
-        for neuron in range {
-            let Some(slot) = self.cache.slot(first + neuron) else { continue };
-            let bytes = &self.slots[slot * self.dims.slot_bytes..][..self.dims.slot_bytes];
-            let rows = (&bytes[..up], &bytes[up..down], &bytes[down..end]);
-            self.neuron(&mut batch, chosen, neuron, rows);
+        let spread = Spread::in_slots(&self.dims);
+        let mut neuron = range.start;
+        while neuron < range.end {
+            let Some(slot) = self.cache.slot(first + neuron) else {
+                neuron += 1;
+                continue;
+            };
+            let follows = |i: &u32| self.cache.slot(first + neuron + i) == Some(slot + *i as usize);
+            let count = (1..range.end - neuron).take_while(follows).count() + 1;
+            let bytes = &self.slots[slot * self.dims.slot_bytes..][..count * self.dims.slot_bytes];
+            let run = Records { neuron, count, bytes, spread };
+            self.records(worker, chosen, run)?;
+            neuron += count as u32;
         }
-        self.add(worker, chosen.expert, &batch)
+        Ok(())
     }
 
     /// The neurons of a read that have no slot: those that have one were computed from it.
@@ -116,52 +159,68 @@ impl Task<'_> {
         let chosen = self.input.chosen.iter().find(|chosen| chosen.expert == run.expert);
         let chosen = *chosen.expect("only chosen experts are read");
         let (first, map) = (self.first_neuron(run.expert), self.larder.map());
-        let record = &self.dims.record;
-        let (gate, up) = (record.gate_tag() as usize, record.up() as usize);
-        let (down, tail) = (record.down() as usize, record.tail_tag() as usize);
-        let mut batch = Batch::new();
-        for neuron in map.neurons(run) {
-            if self.cache.slot(first + neuron).is_some() {
+        let neurons = map.neurons(run);
+        let (spread, reach) = Spread::on_flash(&self.dims);
+        let missed = |neuron: u32| self.cache.slot(first + neuron).is_none();
+        let mut neuron = neurons.start;
+        while neuron < neurons.end {
+            if !missed(neuron) {
+                neuron += 1;
                 continue;
             }
-            if batch.is_full() {
-                self.add(worker, run.expert, &batch)?;
-                batch.clear();
-            }
-            let bytes = map.record_in(run, &landed.bytes, neuron);
-            let rows = (&bytes[..gate], &bytes[up..down], &bytes[down..tail]);
-            self.neuron(&mut batch, chosen, neuron, rows);
+            let unit_end = (neuron / reach + 1) * reach;
+            let most = (unit_end.min(neurons.end) - neuron).min(CLUSTER);
+            let count = (1..most).take_while(|i| missed(neuron + i)).count() + 1;
+            let bytes = map.records_from(run, &landed.bytes, neuron);
+            self.records(worker, chosen, Records { neuron, count, bytes, spread })?;
+            neuron += count as u32;
         }
-        self.add(worker, run.expert, &batch)
+        Ok(())
     }
 
-    /// The neuron's activation, where it is not zero; the expert's share is part of it. With dReLU
-    /// the up row is computed where the gate is positive only.
-    fn neuron<'b>(
+    /// Gate, up and down of a run of records. The expert's share is part of the activation. With
+    /// dReLU an up row is computed where its gate is positive only.
+    fn records(
         &self,
-        batch: &mut Batch<'b>,
+        worker: &mut Worker<'_>,
         chosen: Chosen,
-        neuron: u32,
-        (gate, up, column): (&[u8], &[u8], &'b [u8]),
-    ) {
-        let dot = |row| self.kernels.dot(self.dims.weight, row, self.input.x);
-        let gate = dot(gate);
-        let opened = match self.dims.activation {
-            ActivationFn::DRelu if gate <= 0.0 => return,
-            ActivationFn::DRelu => gate,
-            ActivationFn::SiLu => silu(gate),
-        };
-        let up = dot(up);
-        if self.dims.activation == ActivationFn::DRelu && up <= 0.0 {
-            return;
+        run: Records<'_>,
+    ) -> Result<(), ClusterError> {
+        let Records { neuron, count, bytes, spread } = run;
+        let (weight, x) = (self.dims.weight, self.input.x);
+        let column_bytes = self.dims.record.column_bytes as usize;
+        let (mut gates, mut ups) = ([0.0; BATCH], [0.0; BATCH]);
+        self.kernels.matvec(weight, bytes, spread.stride, x, &mut gates[..count]);
+        let dense = self.dims.activation == ActivationFn::SiLu;
+        if dense {
+            let rows = &bytes[spread.up..];
+            self.kernels.matvec(weight, rows, spread.stride, x, &mut ups[..count]);
         }
-        let activation = opened * up * chosen.weight;
-        let pushed = batch.push(DownItem { activation, column });
-        assert!(pushed.is_ok(), "a batch holds a cluster");
-        if let Some(observer) = self.observer {
-            let Input { layer, .. } = self.input;
-            observer(Fired { layer, expert: chosen.expert, neuron, gate });
+        let mut batch = Batch::new();
+        for (index, (&gate, &up)) in gates.iter().zip(&ups).take(count).enumerate() {
+            let record = &bytes[index * spread.stride..];
+            // Written so that a NaN goes on, to where it is told.
+            let opened = if dense {
+                silu(gate) * up
+            } else if gate <= 0.0 {
+                0.0
+            } else {
+                let up = self.kernels.dot(weight, &record[spread.up..], x);
+                if up <= 0.0 { 0.0 } else { gate * up }
+            };
+            if opened == 0.0 {
+                continue;
+            }
+            let column = &record[spread.down..spread.down + column_bytes];
+            let item = DownItem { activation: opened * chosen.weight, column };
+            assert!(batch.push(item).is_ok(), "a batch holds a run");
+            if let Some(observer) = self.observer {
+                let Input { layer, .. } = self.input;
+                let neuron = neuron + index as u32;
+                observer(Fired { layer, expert: chosen.expert, neuron, gate });
+            }
         }
+        self.add(worker, chosen.expert, &batch)
     }
 
     fn add(

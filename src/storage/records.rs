@@ -50,9 +50,13 @@ impl RecordMap {
 
     /// The record of `neuron` within the bytes of its run.
     pub fn record_in<'a>(&self, run: &Run, bytes: &'a [u8], neuron: u32) -> &'a [u8] {
+        &self.records_from(run, bytes, neuron)[..self.record.raw_bytes() as usize]
+    }
+
+    /// The records from `neuron` on within the bytes of its run.
+    pub fn records_from<'a>(&self, run: &Run, bytes: &'a [u8], neuron: u32) -> &'a [u8] {
         let start = self.record.offset(u64::from(run.first_unit) * self.record.per_block);
-        let at = (self.record.offset(u64::from(neuron)) - start) as usize;
-        &bytes[at..at + self.record.raw_bytes() as usize]
+        &bytes[(self.record.offset(u64::from(neuron)) - start) as usize..]
     }
 
     /// Verifies both tags of every record of a run.
