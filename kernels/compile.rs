@@ -17,14 +17,26 @@ const FLAGS: [&str; 6] = [
 const AVX2: [&str; 3] = ["-mavx2", "-mf16c", "-msse4.2"];
 const AVX512: [&str; 6] =
     ["-mavx2", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"];
+/// Nearly all registers hold sums. Scheduling before they are given out would spill them; after it,
+/// order and choice of registers matter to cores that run in order.
+const ARM: [&str; 3] = ["-mtune=cortex-a55", "-fno-schedule-insns", "-frename-registers"];
 
 /// Builds the kernels of every instruction set of the target. Other architectures have only the
 /// twins.
 pub fn compile() {
     println!("cargo::rerun-if-changed=kernels");
-    if env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
-        build("avx2", "x86", &["matvec", "down", "attend", "vector"], &AVX2);
-        build("avx512", "x86", &["matvec", "down", "attend"], &AVX512);
+    match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => {
+            build("avx2", "x86", &["matvec", "down", "attend", "vector"], &AVX2);
+            build("avx512", "x86", &["matvec", "down", "attend"], &AVX512);
+        }
+        Ok("aarch64") => {
+            let march = |arch| [&[arch], &ARM[..]].concat();
+            let neon = march("-march=armv8-a+crc");
+            build("neon", "arm", &["matvec", "down", "attend", "vector"], &neon);
+            build("dotprod", "arm", &["matvec"], &march("-march=armv8.2-a+dotprod"));
+        }
+        _ => {}
     }
 }
 

@@ -14,18 +14,30 @@
 // False if a value is not finite.
 bool gk_quantize_q8_f32_avx2(int8_t *codes, float *scales, size_t groups, const float *x,
                              size_t len);
+bool gk_quantize_q8_f32_neon(int8_t *codes, float *scales, size_t groups, const float *x,
+                             size_t len);
 
 // out[i] = row i . x for `count` rows, `stride` bytes apart, of `groups` groups.
 void gk_matvec_f32_q8_q8_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups);
+void gk_matvec_f32_q8_q8_neon(float *out, size_t count, const uint8_t *rows, size_t stride,
+                              const int8_t *codes, const float *scales, size_t groups);
+void gk_matvec_f32_q8_q8_dotprod(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                 const int8_t *codes, const float *scales, size_t groups);
 void gk_matvec_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const int8_t *codes, const float *scales, size_t groups);
 void gk_matvec_f32_q4_q8_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups);
+void gk_matvec_f32_q4_q8_neon(float *out, size_t count, const uint8_t *rows, size_t stride,
+                              const int8_t *codes, const float *scales, size_t groups);
+void gk_matvec_f32_q4_q8_dotprod(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                 const int8_t *codes, const float *scales, size_t groups);
 void gk_matvec_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const int8_t *codes, const float *scales, size_t groups);
 // The same for f16 rows of len values, a multiple of 16.
 void gk_matvec_f32_f16_f32_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                const float *x, size_t len);
+void gk_matvec_f32_f16_f32_neon(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const float *x, size_t len);
 void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                   const float *x, size_t len);
@@ -35,43 +47,61 @@ void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows,
 // There are at most 4 pairs.
 void gk_down_i32_q8_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *columns,
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
+void gk_down_i32_q8_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                             const int16_t (*factors)[4], size_t pairs, size_t groups);
 void gk_down_i32_q8_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
                                const int16_t (*factors)[4], size_t pairs, size_t groups);
 void gk_down_i32_q4_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *columns,
+                             const int16_t (*factors)[4], size_t pairs, size_t groups);
+void gk_down_i32_q4_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *columns,
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
 void gk_down_i32_q4_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
                                const int16_t (*factors)[4], size_t pairs, size_t groups);
 // sums[j] += round_half_even(a * column[j]) for len values, a multiple of 16.
 // False if a product is not below 2^28.
 bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, size_t len);
+bool gk_down_i64_f16_f32_neon(int64_t *sums, const uint8_t *column, float a, size_t len);
 
 // Attention of q[dim] over `count` rows of keys and values; dim is a multiple of 16.
 void gk_attend_f32_f32_f32_avx2(float *out, const float *q, const float *keys,
                                 const float *values, size_t count, size_t dim, float scale);
+void gk_attend_f32_f32_f32_neon(float *out, const float *q, const float *keys,
+                                const float *values, size_t count, size_t dim, float scale);
 void gk_attend_f32_f32_f32_avx512(float *out, const float *q, const float *keys,
                                   const float *values, size_t count, size_t dim, float scale);
 void gk_attend_f32_f32_f16_avx2(float *out, const float *q, const uint16_t *keys,
+                                const uint16_t *values, size_t count, size_t dim, float scale);
+void gk_attend_f32_f32_f16_neon(float *out, const float *q, const uint16_t *keys,
                                 const uint16_t *values, size_t count, size_t dim, float scale);
 void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *keys,
                                   const uint16_t *values, size_t count, size_t dim, float scale);
 
 // x[i] = exp(x[i]).
 void gk_exp_f32_f32_avx2(float *x, size_t len);
+void gk_exp_f32_f32_neon(float *x, size_t len);
 void gk_exp_f32_f32_avx512(float *x, size_t len);
 // Sum of squares in the order of a dot product.
 float gk_sumsq_f32_f32_avx2(const float *x, size_t len);
+float gk_sumsq_f32_f32_neon(const float *x, size_t len);
 // out[i] = (x[i] * factor) * weight[i].
 void gk_scale_f32_f32_f32_avx2(float *out, const float *x, const float *weight, float factor,
                                size_t len);
+void gk_scale_f32_f32_f32_neon(float *out, const float *x, const float *weight, float factor,
+                               size_t len);
 // Rotates the pairs of x[len] by the (cos, sin) pairs of cos_sin[len].
 void gk_rope_f32_f32_avx2(float *x, const float *cos_sin, size_t len);
+void gk_rope_f32_f32_neon(float *x, const float *cos_sin, size_t len);
 // x[i] += y[i].
 void gk_add_f32_f32_avx2(float *x, const float *y, size_t len);
+void gk_add_f32_f32_neon(float *x, const float *y, size_t len);
 // out[i] = bits of the half float nearest to x[i].
 void gk_convert_f16_f32_avx2(uint16_t *out, const float *x, size_t len);
+void gk_convert_f16_f32_neon(uint16_t *out, const float *x, size_t len);
 // Lowest index of the largest value; len if every value is NaN.
 size_t gk_argmax_u64_f32_avx2(const float *x, size_t len);
+size_t gk_argmax_u64_f32_neon(const float *x, size_t len);
 // CRC-32C of bytes[len] behind what gave `seed`.
 uint32_t gk_crc32c_u32_u8_avx2(uint32_t seed, const uint8_t *bytes, size_t len);
+uint32_t gk_crc32c_u32_u8_neon(uint32_t seed, const uint8_t *bytes, size_t len);
 
 #endif

@@ -30,7 +30,8 @@ ganglion run [FLAGS] PROMPT: continues PROMPT on stdout, then one line about it 
   -s, --seed N           same numerics, prompt and seed give the same text, bit for bit
   -t, --threads N        at most the plan's
       --image PATH       another place of the image
-      --isa NAME         force kernels: twin (plain Rust), avx2 or avx512; so does GANGLION_ISA
+      --isa NAME         force kernels: twin (plain Rust), avx2, avx512, neon,
+                         dotprod; so does GANGLION_ISA
       --ignore-end       go on where the model would end its text
       --prove-seal       kill the process where it asks for memory after the seal
       --json             text and figures as one JSON object
@@ -45,7 +46,7 @@ ganglion bench [FLAGS] [PROMPT]: boot, first token, speed, latency, misses, byte
   -n, --tokens N         new tokens (default 256)
   -t, --threads N        at most the plan's
       --image PATH       another place of the image; one in memory is refused
-      --isa NAME         force kernels: twin, avx2 or avx512
+      --isa NAME         force kernels: twin, avx2, avx512, neon, dotprod
       --prove-seal       kill the process where it asks for memory after the seal
       --json             the same figures as one JSON object
 

@@ -115,7 +115,6 @@ impl<'a> Accumulator<'a> {
     }
 
     /// Makes room for `neurons` more in the i32 rows. Only fast tables use those.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     pub(super) fn reserve(&mut self, neurons: u32) {
         if self.pending + neurons > FLUSH_NEURONS {
             self.flush();
@@ -150,7 +149,6 @@ pub(super) fn multiplier(product: f32, per_unit: f32) -> Option<i32> {
 }
 
 /// `(h, l)` with `m = h * 2^14 + l`, `|l| <= 2^13`, `|h| <= 2^14`. Only fast tables split.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) fn split(m: i32) -> (i16, i16) {
     let h = (m + (1 << (SPLIT_BITS - 1))) >> SPLIT_BITS;
     (h as i16, (m - (h << SPLIT_BITS)) as i16)

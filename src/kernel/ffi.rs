@@ -20,57 +20,68 @@ macro_rules! kernels {
 kernels! {
     /// Activation to codes and scales.
     quantize(codes: *mut i8, scales: *mut f32, groups: usize, x: *const f32, len: usize) -> bool:
-        fn gk_quantize_q8_f32_avx2;
+        fn gk_quantize_q8_f32_avx2, fn gk_quantize_q8_f32_neon;
     /// q8 rows times an activation.
     matvec_q8(out: *mut f32, count: usize, rows: *const u8, stride: usize, codes: *const i8,
               scales: *const f32, groups: usize) -> ():
-        fn gk_matvec_f32_q8_q8_avx2, fn gk_matvec_f32_q8_q8_avx512;
+        fn gk_matvec_f32_q8_q8_avx2, fn gk_matvec_f32_q8_q8_avx512, fn gk_matvec_f32_q8_q8_neon,
+        fn gk_matvec_f32_q8_q8_dotprod;
     /// q4 rows times an activation.
     matvec_q4(out: *mut f32, count: usize, rows: *const u8, stride: usize, codes: *const i8,
               scales: *const f32, groups: usize) -> ():
-        fn gk_matvec_f32_q4_q8_avx2, fn gk_matvec_f32_q4_q8_avx512;
+        fn gk_matvec_f32_q4_q8_avx2, fn gk_matvec_f32_q4_q8_avx512, fn gk_matvec_f32_q4_q8_neon,
+        fn gk_matvec_f32_q4_q8_dotprod;
     /// f16 rows times a vector.
     matvec_f16(out: *mut f32, count: usize, rows: *const u8, stride: usize, x: *const f32,
                len: usize) -> ():
-        fn gk_matvec_f32_f16_f32_avx2, fn gk_matvec_f32_f16_f32_avx512;
+        fn gk_matvec_f32_f16_f32_avx2, fn gk_matvec_f32_f16_f32_avx512,
+        fn gk_matvec_f32_f16_f32_neon;
     /// Pairs of q8 columns into fixed-point sums.
     down_q8(low: *mut i32, high: *mut i32, columns: *const *const u8, factors: *const [i16; 4],
             pairs: usize, groups: usize) -> ():
-        fn gk_down_i32_q8_i16_avx2, fn gk_down_i32_q8_i16_avx512;
+        fn gk_down_i32_q8_i16_avx2, fn gk_down_i32_q8_i16_avx512, fn gk_down_i32_q8_i16_neon;
     /// Pairs of q4 columns into fixed-point sums.
     down_q4(low: *mut i32, high: *mut i32, columns: *const *const u8, factors: *const [i16; 4],
             pairs: usize, groups: usize) -> ():
-        fn gk_down_i32_q4_i16_avx2, fn gk_down_i32_q4_i16_avx512;
+        fn gk_down_i32_q4_i16_avx2, fn gk_down_i32_q4_i16_avx512, fn gk_down_i32_q4_i16_neon;
     /// One f16 column into fixed-point sums.
     down_f16(sums: *mut i64, column: *const u8, a: f32, len: usize) -> bool:
-        fn gk_down_i64_f16_f32_avx2;
+        fn gk_down_i64_f16_f32_avx2, fn gk_down_i64_f16_f32_neon;
     /// Attention over f32 keys and values.
     attend_f32(out: *mut f32, q: *const f32, keys: *const f32, values: *const f32, count: usize,
                dim: usize, scale: f32) -> ():
-        fn gk_attend_f32_f32_f32_avx2, fn gk_attend_f32_f32_f32_avx512;
+        fn gk_attend_f32_f32_f32_avx2, fn gk_attend_f32_f32_f32_avx512,
+        fn gk_attend_f32_f32_f32_neon;
     /// Attention over f16 keys and values.
     attend_f16(out: *mut f32, q: *const f32, keys: *const u16, values: *const u16, count: usize,
                dim: usize, scale: f32) -> ():
-        fn gk_attend_f32_f32_f16_avx2, fn gk_attend_f32_f32_f16_avx512;
+        fn gk_attend_f32_f32_f16_avx2, fn gk_attend_f32_f32_f16_avx512,
+        fn gk_attend_f32_f32_f16_neon;
     /// exp in place.
-    exp(x: *mut f32, len: usize) -> (): fn gk_exp_f32_f32_avx2, fn gk_exp_f32_f32_avx512;
+    exp(x: *mut f32, len: usize) -> ():
+        fn gk_exp_f32_f32_avx2, fn gk_exp_f32_f32_avx512, fn gk_exp_f32_f32_neon;
     /// Sum of squares.
-    sumsq(x: *const f32, len: usize) -> f32: fn gk_sumsq_f32_f32_avx2;
+    sumsq(x: *const f32, len: usize) -> f32: fn gk_sumsq_f32_f32_avx2, fn gk_sumsq_f32_f32_neon;
     /// Vector times factor times weight.
     scale(out: *mut f32, x: *const f32, weight: *const f32, factor: f32, len: usize) -> ():
-        fn gk_scale_f32_f32_f32_avx2;
+        fn gk_scale_f32_f32_f32_avx2, fn gk_scale_f32_f32_f32_neon;
     /// Rotation of pairs.
-    rope(x: *mut f32, cos_sin: *const f32, len: usize) -> (): fn gk_rope_f32_f32_avx2;
+    rope(x: *mut f32, cos_sin: *const f32, len: usize) -> ():
+        fn gk_rope_f32_f32_avx2, fn gk_rope_f32_f32_neon;
     /// Addition.
-    add(x: *mut f32, y: *const f32, len: usize) -> (): fn gk_add_f32_f32_avx2;
+    add(x: *mut f32, y: *const f32, len: usize) -> ():
+        fn gk_add_f32_f32_avx2, fn gk_add_f32_f32_neon;
     /// f32 to f16.
-    to_f16(out: *mut u16, x: *const f32, len: usize) -> (): fn gk_convert_f16_f32_avx2;
+    to_f16(out: *mut u16, x: *const f32, len: usize) -> ():
+        fn gk_convert_f16_f32_avx2, fn gk_convert_f16_f32_neon;
     /// Index of the largest.
-    argmax(x: *const f32, len: usize) -> usize: fn gk_argmax_u64_f32_avx2;
+    argmax(x: *const f32, len: usize) -> usize:
+        fn gk_argmax_u64_f32_avx2, fn gk_argmax_u64_f32_neon;
 }
 
 // The checksum is handed on as a plain function, so each table wraps its own.
 #[allow(dead_code)] // each architecture links its own
 unsafe extern "C" {
     pub fn gk_crc32c_u32_u8_avx2(seed: u32, bytes: *const u8, len: usize) -> u32;
+    pub fn gk_crc32c_u32_u8_neon(seed: u32, bytes: *const u8, len: usize) -> u32;
 }

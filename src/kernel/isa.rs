@@ -2,6 +2,8 @@
 //!
 //! Asked once at boot. The choice never changes a result: every table gives the same bits.
 
+use crate::sys::start;
+
 /// An instruction set with a kernel table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
@@ -11,11 +13,15 @@ pub enum Isa {
     Avx2,
     /// x86-64 with, beside AVX2, AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
+    /// aarch64 with ASIMD and CRC32.
+    Neon,
+    /// aarch64 with, beside these, SDOT.
+    Dotprod,
 }
 
 impl Isa {
     /// Every instruction set, slowest first.
-    pub const ALL: [Isa; 3] = [Isa::Twin, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 5] = [Isa::Twin, Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::Dotprod];
 
     /// Name in options and messages.
     pub const fn name(self) -> &'static str {
@@ -23,6 +29,8 @@ impl Isa {
             Isa::Twin => "twin",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
+            Isa::Dotprod => "dotprod",
         }
     }
 
@@ -37,6 +45,8 @@ impl Isa {
             Isa::Twin => true,
             Isa::Avx2 => x86_available(false),
             Isa::Avx512 => x86_available(true),
+            Isa::Neon => arm_available(ASIMD | CRC32),
+            Isa::Dotprod => arm_available(ASIMD | CRC32 | ASIMDDP),
         }
     }
 
@@ -44,6 +54,15 @@ impl Isa {
     pub fn best() -> Isa {
         Isa::ALL.into_iter().rev().find(|isa| isa.available()).unwrap_or(Isa::Twin)
     }
+}
+
+// Bits of AT_HWCAP on aarch64.
+const ASIMD: u64 = 1 << 1;
+const CRC32: u64 = 1 << 7;
+const ASIMDDP: u64 = 1 << 20;
+
+fn arm_available(needed: u64) -> bool {
+    cfg!(target_arch = "aarch64") && start::hardware_features() & needed == needed
 }
 
 #[cfg(not(target_arch = "x86_64"))]

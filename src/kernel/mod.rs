@@ -8,6 +8,8 @@
 #![allow(unsafe_code)] // calls into C kernels, each behind a check of lengths and of the CPU
 
 pub mod accumulator;
+#[cfg(target_arch = "aarch64")]
+mod arm;
 mod fast;
 mod ffi;
 mod isa;
@@ -124,6 +126,10 @@ impl Kernels {
             Isa::Avx2 => &x86::AVX2,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &x86::AVX512,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &arm::NEON,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Dotprod => &arm::DOTPROD,
             #[allow(unreachable_patterns)] // instruction sets of other architectures
             _ => &twin::TWIN,
         };

@@ -1,5 +1,5 @@
 //! What the process was started with: arguments and environment, as bytes.
-#![allow(unsafe_code)] // argv, getenv
+#![allow(unsafe_code)] // argv, getenv, getauxval
 
 use core::ffi::{CStr, c_char};
 
@@ -32,6 +32,13 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value).to_bytes())
     }
+}
+
+/// The processor's features as the kernel reports them (AT_HWCAP): which bit means what depends on
+/// the architecture.
+pub fn hardware_features() -> u64 {
+    // SAFETY: getauxval reads what the kernel gave the process at its start.
+    unsafe { libc::getauxval(libc::AT_HWCAP) }
 }
 
 /// Ends the process at once, without running anything at exit.

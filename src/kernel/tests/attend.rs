@@ -35,7 +35,7 @@ fn compare(q: &[f32], view: KvView<'_>, scale: f32, what: &str) {
     for kernels in fast_tables() {
         fast.fill(f32::NAN);
         kernels.attend(q, view, scale, &mut fast);
-        assert_same(&twin, &fast, what);
+        assert_same(&twin, &fast, &format!("{} {what}", kernels.isa().name()));
     }
 }
 

@@ -194,7 +194,12 @@ fn products_beyond_the_range_are_errors() {
                 for kernels in tables() {
                     let mut sums = Sums::new(48);
                     let found = kernels.accumulate(ty, UNIT_EXPONENT, &items, &mut sums.view());
-                    assert_eq!(found, Err(Overflow { item: at }), "{ty:?} {activation}");
+                    assert_eq!(
+                        found,
+                        Err(Overflow { item: at }),
+                        "{} {ty:?}",
+                        kernels.isa().name()
+                    );
                 }
             }
         }
@@ -211,7 +216,7 @@ fn the_unit_scales_the_sum() {
         let mut sums = Sums::new(32);
         let mut sums = sums.view();
         kernels.accumulate(WeightType::Q8, -60, &items, &mut sums).unwrap();
-        assert_eq!(sums.sums()[..], [254; 32]);
+        assert_eq!(sums.sums()[..], [254; 32], "{}", kernels.isa().name());
     }
 }
 

@@ -55,11 +55,11 @@ fn vector_exp_matches_scalar_exp() {
         let expected: Vec<f32> = x.iter().map(|x| exp(*x)).collect();
         let mut found = Guarded::of(&x);
         kernels.exp(&mut found);
-        assert_same(&expected, &found, "exp");
+        assert_same(&expected, &found, kernels.isa().name());
         for len in 0..20 {
             let mut found = Guarded::of(&x[1000..][..len]);
             kernels.exp(&mut found);
-            assert_same(&expected[1000..][..len], &found, "exp of a tail");
+            assert_same(&expected[1000..][..len], &found, kernels.isa().name());
         }
     }
 }
@@ -130,6 +130,13 @@ fn names_and_choice_of_tables() {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni")
     );
+    #[cfg(target_arch = "aarch64")]
+    {
+        let neon = std::arch::is_aarch64_feature_detected!("crc");
+        assert_eq!(Isa::Neon.available(), neon);
+        let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
+        assert_eq!(Isa::Dotprod.available(), neon && dotprod);
+    }
 }
 
 #[test]

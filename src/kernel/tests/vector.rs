@@ -6,6 +6,11 @@ fn tables() -> Vec<&'static Kernels> {
     [Kernels::twin()].into_iter().chain(fast_tables()).collect()
 }
 
+/// What a failure says; each length has its seed.
+fn said(kernels: &Kernels, seed: u64, pattern: Pattern) -> String {
+    format!("{} seed {seed} {pattern:?}", kernels.isa().name())
+}
+
 /// Lengths around the register width, and the usual ones.
 fn lengths() -> impl Iterator<Item = usize> {
     (1..40).chain(LENGTHS)
@@ -22,7 +27,7 @@ fn rms_norm_matches_the_twin_bit_for_bit() {
             Kernels::twin().rms_norm(&x, &weight, 1e-5, &mut twin);
             for kernels in fast_tables() {
                 kernels.rms_norm(&x, &weight, 1e-5, &mut fast);
-                assert_same(&twin, &fast, &format!("seed {seed} len {len} {pattern:?}"));
+                assert_same(&twin, &fast, &said(kernels, seed, pattern));
             }
         }
     }
@@ -58,7 +63,7 @@ fn rope_matches_the_twin_and_turns() {
             for kernels in fast_tables() {
                 let mut fast = Guarded::of(&x);
                 kernels.rope(&mut fast, &turn);
-                assert_same(&twin, &fast, &format!("seed {seed} len {len} {pattern:?}"));
+                assert_same(&twin, &fast, &said(kernels, seed, pattern));
             }
         }
     }
@@ -81,7 +86,7 @@ fn add_adds() {
             for kernels in tables() {
                 let mut sum = Guarded::of(&x);
                 kernels.add(&mut sum, &y);
-                assert_same(&expected, &sum, &format!("seed {seed} len {len} {pattern:?}"));
+                assert_same(&expected, &sum, &said(kernels, seed, pattern));
             }
         }
     }
@@ -105,7 +110,7 @@ fn half_floats_round_to_even() {
     for kernels in fast_tables() {
         kernels.to_f16(&x, &mut fast);
         for (x, (twin, fast)) in x.iter().zip(twin.iter().zip(fast.iter())) {
-            assert_eq!(twin, fast, "{x:e}");
+            assert_eq!(twin, fast, "{} {x:e}", kernels.isa().name());
         }
     }
     for kernels in tables() {
@@ -131,7 +136,7 @@ fn argmax_takes_the_lowest_of_equals_and_never_nan() {
         (vec![nan, 1.0, inf, inf, nan], Some(2)),
     ] {
         for kernels in tables() {
-            assert_eq!(kernels.argmax(&x), expected, "{x:?}");
+            assert_eq!(kernels.argmax(&x), expected, "{} {x:?}", kernels.isa().name());
         }
     }
     for (seed, len) in (1700..).zip(lengths()) {
@@ -144,7 +149,7 @@ fn argmax_takes_the_lowest_of_equals_and_never_nan() {
             }
             let twin = Kernels::twin().argmax(&x);
             for kernels in fast_tables() {
-                assert_eq!(kernels.argmax(&x), twin, "seed {seed} {:?}", &*x);
+                assert_eq!(kernels.argmax(&x), twin, "{} seed {seed}", kernels.isa().name());
             }
         }
     }
@@ -172,7 +177,8 @@ fn crc32c_matches_the_twin() {
             assert_eq!(
                 kernels.crc32c(seed, &bytes),
                 Kernels::twin().crc32c(seed, &bytes),
-                "len {len}"
+                "{} len {len}",
+                kernels.isa().name()
             );
         }
     }

@@ -1,0 +1,117 @@
+// Attention of one query head over its cached keys and values: ARMv8.0.
+#include "neon.h"
+
+enum { KEY_BLOCK = 32, KEYS = 4 };
+
+// Four keys or values; `half` is a compile-time constant.
+INLINE float32x4_t load_kv(const void *base, size_t index, bool half) {
+    return half ? load_f16(base, index) : vld1q_f32((const float *)base + index);
+}
+
+// scores[0..count] = q . key * scale for keys one after another from `at`.
+INLINE void score_keys(float *scores, int count, const float *q, const void *keys, size_t at,
+                       size_t dim, float scale, bool half) {
+    float32x4_t partials[KEYS][QUARTERS];
+    UNROLL for (int k = 0; k < count; k++) {
+        UNROLL for (int quarter = 0; quarter < QUARTERS; quarter++) {
+            partials[k][quarter] = vdupq_n_f32(0.0f);
+        }
+    }
+    for (size_t i = 0; i < dim; i += LANES) {
+        UNROLL for (size_t quarter = 0; quarter < QUARTERS; quarter++) {
+            float32x4_t q4 = vld1q_f32(q + i + 4 * quarter);
+            UNROLL for (int k = 0; k < count; k++) {
+                float32x4_t key = load_kv(keys, at + (size_t)k * dim + i + 4 * quarter, half);
+                partials[k][quarter] = vaddq_f32(partials[k][quarter], vmulq_f32(q4, key));
+            }
+        }
+    }
+    UNROLL for (int k = 0; k < count; k++) {
+        scores[k] = tree(partials[k]) * scale;
+    }
+}
+
+// out[4 * vectors] = out * keep + the sum of weight j times value row j, j ascending.
+INLINE void mix(float *out, float keep, const float *weights, size_t count, const void *values,
+                size_t at, size_t dim, int vectors, bool half) {
+    float32x4_t sum[16];
+    UNROLL for (int v = 0; v < vectors; v++) {
+        sum[v] = vmulq_n_f32(vld1q_f32(out + 4 * v), keep);
+    }
+    for (size_t j = 0; j < count; j++) {
+        float32x4_t weight = vdupq_n_f32(weights[j]);
+        UNROLL for (int v = 0; v < vectors; v++) {
+            float32x4_t value = load_kv(values, at + j * dim + 4 * (size_t)v, half);
+            sum[v] = vaddq_f32(sum[v], vmulq_f32(weight, value));
+        }
+    }
+    UNROLL for (int v = 0; v < vectors; v++) {
+        vst1q_f32(out + 4 * v, sum[v]);
+    }
+}
+
+// Replaces the scores of a block by their weights; gives the largest score so far and the sum of
+// the weights. A NaN score never is the largest.
+INLINE float softmax_block(float scores[KEY_BLOCK], float *max) {
+    float32x4_t largest = vdupq_n_f32(*max);
+    UNROLL for (int i = 0; i < KEY_BLOCK; i += 4) {
+        largest = max_number(vld1q_f32(scores + i), largest);
+    }
+    *max = vmaxvq_f32(largest);
+    float32x4_t partials[QUARTERS];
+    UNROLL for (int i = 0; i < QUARTERS; i++) {
+        float32x4_t low = exp4(vsubq_f32(vld1q_f32(scores + 4 * i), vdupq_n_f32(*max)));
+        float32x4_t high = exp4(vsubq_f32(vld1q_f32(scores + 16 + 4 * i), vdupq_n_f32(*max)));
+        vst1q_f32(scores + 4 * i, low);
+        vst1q_f32(scores + 16 + 4 * i, high);
+        partials[i] = vaddq_f32(low, high);
+    }
+    return tree(partials);
+}
+
+INLINE void attend(float *out, const float *q, const void *keys, const void *values, size_t count,
+                   size_t dim, float scale, bool half) {
+    float max = -__builtin_inff(), total = 0.0f;
+    for (size_t i = 0; i < dim; i += 4) {
+        vst1q_f32(out + i, vdupq_n_f32(0.0f));
+    }
+    for (size_t first = 0; first < count; first += KEY_BLOCK) {
+        size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
+        float weights[KEY_BLOCK];
+        // A missing key has score -inf, so weight 0, and never wins the maximum.
+        UNROLL for (int i = 0; i < KEY_BLOCK; i += 4) {
+            vst1q_f32(weights + i, vdupq_n_f32(-__builtin_inff()));
+        }
+        size_t j = 0;
+        for (; j + KEYS <= block; j += KEYS) {
+            score_keys(weights + j, KEYS, q, keys, (first + j) * dim, dim, scale, half);
+        }
+        for (; j < block; j++) {
+            score_keys(weights + j, 1, q, keys, (first + j) * dim, dim, scale, half);
+        }
+        float old_max = max;
+        float sum = softmax_block(weights, &max);
+        float keep = vgetq_lane_f32(exp4(vdupq_n_f32(old_max - max)), 0);
+        total = total * keep + sum;
+        size_t i = 0;
+        for (; i + 64 <= dim; i += 64) {
+            mix(out + i, keep, weights, block, values, first * dim + i, dim, 16, half);
+        }
+        for (; i < dim; i += LANES) {
+            mix(out + i, keep, weights, block, values, first * dim + i, dim, 4, half);
+        }
+    }
+    for (size_t i = 0; i < dim; i += 4) {
+        vst1q_f32(out + i, vdivq_f32(vld1q_f32(out + i), vdupq_n_f32(total)));
+    }
+}
+
+void gk_attend_f32_f32_f32_neon(float *out, const float *q, const float *keys,
+                                const float *values, size_t count, size_t dim, float scale) {
+    attend(out, q, keys, values, count, dim, scale, false);
+}
+
+void gk_attend_f32_f32_f16_neon(float *out, const float *q, const uint16_t *keys,
+                                const uint16_t *values, size_t count, size_t dim, float scale) {
+    attend(out, q, keys, values, count, dim, scale, true);
+}

@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# The cycles of the aarch64 row kernels by llvm-mca: prints the table of kernels/mca.md. With --check
+# it fails if a figure is more than 3 % above that table; with another compiler than the table's it
+# prints and passes. Needs gcc-aarch64-linux-gnu and llvm-mca (LLVM_MCA, else llvm-mca-19).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+table=kernels/mca.md
+mca=${LLVM_MCA:-llvm-mca-19}
+cpus=(neoverse-v2 cortex-a720 oryon-1 cortex-a520)
+# The flags of kernels/compile.rs.
+flags=(-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-builtin -fno-stack-protector
+    -fno-tree-loop-distribute-patterns -fno-schedule-insns -frename-registers -mtune=cortex-a55
+    -Ikernels)
+# A turn of the loop is one band of 16 groups of 4 rows.
+blocks=64
+
+# The innermost loop of function $2 in assembly $1 that has the most instructions like $3.
+hot_loop() {
+    awk -v label="$2:" -v op="^($3)\$" '
+        $0 == label { inside = 1; next }
+        !inside { next }
+        $1 == ".size" { exit }
+        { line[++n] = $0 }
+        $1 ~ /^\.L[0-9]+:$/ { at[substr($1, 1, length($1) - 1)] = n }
+        $1 ~ /^[bct]/ && $NF ~ /^\.L[0-9]+$/ {
+            branch[n] = 1
+            if (!($NF in at)) next
+            count = 0
+            for (i = at[$NF] + 1; i < n; i++) {
+                if (i in branch) next
+                split(line[i], word)
+                count += word[1] ~ op
+            }
+            if (count > most) { most = count; first = at[$NF] + 1; last = n }
+        }
+        END {
+            print ".Lloop:"
+            for (i = first; i <= last; i++) {
+                if (line[i] ~ /^\t\./) continue
+                sub(/\.L[0-9]+$/, ".Lloop", line[i])
+                print line[i]
+            }
+        }' "$1"
+}
+
+# One row of the table: $1 source without .c, $2 -march, $3 function, $4 its multiply instructions.
+row() {
+    local cells="" cpu cycles
+    aarch64-linux-gnu-gcc "${flags[@]}" -march="$2" -S "kernels/arm/$1.c" -o "$work/kernel.s"
+    hot_loop "$work/kernel.s" "$3" "$4" > "$work/loop.s"
+    for cpu in "${cpus[@]}"; do
+        cycles=$("$mca" -mtriple=aarch64 -mattr=+dotprod -mcpu="$cpu" -iterations=1000 \
+            -skip-unsupported-instructions=lack-sched "$work/loop.s" 2> /dev/null |
+            awk '/^Total Cycles:/ { print $3 }')
+        cells+=" $(awk -v c="$cycles" -v b="$blocks" 'BEGIN { printf "%.2f", c / 1000 / b }') |"
+    done
+    echo "| \`$3\` |$cells"
+}
+
+work=$(mktemp -d)
+trap 'rm -r "$work"' EXIT
+llvm=$("$mca" --version | awk '/version/ && !n++ { print $NF }')
+compiler="gcc $(aarch64-linux-gnu-gcc -dumpfullversion), LLVM $llvm"
+{
+    row dotprod_matvec armv8.2-a+dotprod gk_matvec_f32_q4_q8_dotprod sdot
+    row dotprod_matvec armv8.2-a+dotprod gk_matvec_f32_q8_q8_dotprod sdot
+    row neon_matvec armv8-a+crc gk_matvec_f32_q4_q8_neon 'smlal2?'
+    row neon_matvec armv8-a+crc gk_matvec_f32_q8_q8_neon 'smlal2?'
+} > "$work/table"
+echo "$compiler; cycles per block of 32 weights and row on ${cpus[*]}:"
+cat "$work/table"
+[ "${1:-}" = --check ] || exit 0
+if ! grep -qF "$compiler" "$table"; then
+    echo "$table was made by another compiler: not compared"
+    exit 0
+fi
+awk -F '|' '
+    NR == FNR { for (i = 3; i < NF; i++) was[$2, i] = $i; next }
+    { for (i = 3; i < NF; i++) if (!(($2, i) in was) || $i > was[$2, i] * 1.03) {
+        printf "%s now takes %s cycles, the table says %s\n", $2, $i, was[$2, i]
+        bad = 1
+    } }
+    END { exit bad }' <(grep '^| `gk_' "$table") "$work/table"

@@ -1,0 +1,42 @@
+//! The tables of aarch64.
+
+use super::ffi::*;
+use super::{Isa, Kernels};
+
+const NEON_BODIES: Bodies = Bodies {
+    quantize: gk_quantize_q8_f32_neon,
+    matvec_q8: gk_matvec_f32_q8_q8_neon,
+    matvec_q4: gk_matvec_f32_q4_q8_neon,
+    matvec_f16: gk_matvec_f32_f16_f32_neon,
+    down_q8: gk_down_i32_q8_i16_neon,
+    down_q4: gk_down_i32_q4_i16_neon,
+    down_f16: gk_down_i64_f16_f32_neon,
+    attend_f32: gk_attend_f32_f32_f32_neon,
+    attend_f16: gk_attend_f32_f32_f16_neon,
+    exp: gk_exp_f32_f32_neon,
+    sumsq: gk_sumsq_f32_f32_neon,
+    scale: gk_scale_f32_f32_f32_neon,
+    rope: gk_rope_f32_f32_neon,
+    add: gk_add_f32_f32_neon,
+    to_f16: gk_convert_f16_f32_neon,
+    argmax: gk_argmax_u64_f32_neon,
+};
+
+/// ARMv8.0 with CRC32.
+pub(super) static NEON: Kernels = Kernels { isa: Isa::Neon, bodies: Some(NEON_BODIES), crc32c };
+
+/// The same with SDOT, which only rows of codes have a use for.
+pub(super) static DOTPROD: Kernels = Kernels {
+    isa: Isa::Dotprod,
+    bodies: Some(Bodies {
+        matvec_q8: gk_matvec_f32_q8_q8_dotprod,
+        matvec_q4: gk_matvec_f32_q4_q8_dotprod,
+        ..NEON_BODIES
+    }),
+    crc32c,
+};
+
+fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: one slice; both tables are only handed out where CRC32 is.
+    unsafe { gk_crc32c_u32_u8_neon(seed, bytes.as_ptr(), bytes.len()) }
+}
