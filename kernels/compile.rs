@@ -14,7 +14,7 @@ const FLAGS: [&str; 6] = [
     "-Wconversion",
 ];
 
-const AVX2: [&str; 3] = ["-mavx2", "-mf16c", "-msse4.2"];
+const AVX2: [&str; 4] = ["-mavx2", "-mf16c", "-msse4.2", "-mpclmul"];
 const AVX512: [&str; 6] =
     ["-mavx2", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx512vnni"];
 /// Nearly all registers hold sums. Scheduling before they are given out would spill them; after it,
@@ -28,7 +28,7 @@ pub fn compile() {
     match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => {
             build("avx2", "x86", &["matvec", "down", "attend", "vector"], &AVX2);
-            build("avx512", "x86", &["matvec", "down", "attend"], &AVX512);
+            build("avx512", "x86", &["matvec", "gemm", "down", "batch", "attend"], &AVX512);
         }
         Ok("aarch64") => {
             let march = |arch| [&[arch], &ARM[..]].concat();

@@ -42,6 +42,27 @@ void gk_matvec_f32_f16_f32_neon(float *out, size_t count, const uint8_t *rows, s
 void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                   const float *x, size_t len);
 
+// out[i] = rows[i] . x for `count` rows anywhere: the same as matvec.
+void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
+                              const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
+                              const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *const *rows,
+                                const float *x, size_t len);
+
+// out[token * out_stride + i] = row i . vector `token`, for `count` rows and `tokens` vectors. The
+// vectors' codes are code_stride apart and their scales groups apart. Each result is matvec's.
+void gk_gemm_f32_q8_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                              size_t stride, const int8_t *codes, size_t code_stride,
+                              const float *scales, size_t tokens, size_t groups);
+void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                              size_t stride, const int8_t *codes, size_t code_stride,
+                              const float *scales, size_t tokens, size_t groups);
+// The same for f16 rows and vectors of len values, a multiple of 16, x_stride apart.
+void gk_gemm_f32_f16_f32_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                                size_t stride, const float *x, size_t x_stride, size_t tokens,
+                                size_t len);
+
 // For each of `pairs` pairs of columns of `groups` groups, factors (la, lb, ha, hb):
 // low[j] += la * wa[j] + lb * wb[j], and high[j] += ha * wa[j] + hb * wb[j] unless high is null.
 // There are at most 4 pairs.
@@ -57,6 +78,22 @@ void gk_down_i32_q4_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
 void gk_down_i32_q4_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
                                const int16_t (*factors)[4], size_t pairs, size_t groups);
+// m = round_half_even(x[i] * scales[i] * per_unit) for `count` (up to 256) neurons, split as
+// h * 2^16 + l into low[256] and high[256], zero behind them. any_high: whether an h is not 0.
+// Gives the index of the first m that is not below 2^28, or count.
+size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
+                                     const float *scales, float per_unit, size_t count);
+// sums[token * sums_stride + j] += m * w[j] over `pairs` (up to 128) pairs of columns of `groups`
+// groups. factors[token] holds low[256] then high[256]; scratch is 32 KiB, 64-byte aligned. The
+// factors of tokens up to a multiple of 6 are read, and must be there.
+void gk_batch_i64_q8_i16_avx512(int64_t *sums, size_t sums_stride, void *scratch,
+                                const uint8_t *const *columns, size_t pairs,
+                                const int16_t *factors, const bool *any_high, size_t tokens,
+                                size_t groups);
+void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, void *scratch,
+                                const uint8_t *const *columns, size_t pairs,
+                                const int16_t *factors, const bool *any_high, size_t tokens,
+                                size_t groups);
 // sums[j] += round_half_even(a * column[j]) for len values, a multiple of 16.
 // False if a product is not below 2^28.
 bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, size_t len);
@@ -80,6 +117,9 @@ void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *ke
 void gk_exp_f32_f32_avx2(float *x, size_t len);
 void gk_exp_f32_f32_neon(float *x, size_t len);
 void gk_exp_f32_f32_avx512(float *x, size_t len);
+// gate[i] = silu(gate[i]) * up[i].
+void gk_silu_f32_f32_f32_avx2(float *gate, const float *up, size_t len);
+void gk_silu_f32_f32_f32_avx512(float *gate, const float *up, size_t len);
 // Sum of squares in the order of a dot product.
 float gk_sumsq_f32_f32_avx2(const float *x, size_t len);
 float gk_sumsq_f32_f32_neon(const float *x, size_t len);

@@ -11,6 +11,23 @@ void gk_exp_f32_f32_avx2(float *x, size_t len) {
     }
 }
 
+INLINE __m256 silu8(__m256 x, __m256 up) {
+    __m256 negative = _mm256_xor_ps(x, _mm256_set1_ps(-0.0f));
+    __m256 below = _mm256_add_ps(_mm256_set1_ps(1.0f), exp8(negative));
+    return _mm256_mul_ps(_mm256_div_ps(x, below), up);
+}
+
+void gk_silu_f32_f32_f32_avx2(float *gate, const float *up, size_t len) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        __m256 y = silu8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i));
+        _mm256_storeu_ps(gate + i, y);
+    }
+    for (; i < len; i++) {
+        gate[i] = _mm256_cvtss_f32(silu8(_mm256_set1_ps(gate[i]), _mm256_set1_ps(up[i])));
+    }
+}
+
 float gk_sumsq_f32_f32_avx2(const float *x, size_t len) {
     __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
     for (size_t i = 0; i < len; i += LANES) {
@@ -105,9 +122,28 @@ size_t gk_argmax_u64_f32_avx2(const float *x, size_t len) {
     return len;
 }
 
+// A checksum over the bytes that follow, were they zeros, is a product modulo the polynomial:
+// `factor` is x^(8 * bytes - 33), bits reversed.
+INLINE uint64_t skip_zeros(uint64_t crc, uint32_t factor) {
+    __m128i product =
+        _mm_clmulepi64_si128(_mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi32_si128((int)factor), 0);
+    return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
+}
+
 uint32_t gk_crc32c_u32_u8_avx2(uint32_t seed, const uint8_t *bytes, size_t len) {
     typedef uint64_t word __attribute__((aligned(1), may_alias));
+    enum { STREAM = 256 };
     uint64_t crc = ~seed;
+    // Three streams hide the latency of the instruction.
+    for (; len >= 3 * STREAM; bytes += 3 * STREAM, len -= 3 * STREAM) {
+        uint64_t second = 0, third = 0;
+        for (size_t i = 0; i < STREAM; i += 8) {
+            crc = _mm_crc32_u64(crc, *(const word *)(bytes + i));
+            second = _mm_crc32_u64(second, *(const word *)(bytes + STREAM + i));
+            third = _mm_crc32_u64(third, *(const word *)(bytes + 2 * STREAM + i));
+        }
+        crc = skip_zeros(crc, 0xdd7e3b0c) ^ skip_zeros(second, 0xb9e02b86) ^ third;
+    }
     size_t i = 0;
     for (; i + 8 <= len; i += 8) {
         crc = _mm_crc32_u64(crc, *(const word *)(bytes + i));

@@ -17,6 +17,22 @@ INLINE __m512 load_f16(const void *halves, size_t index) {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)at));
 }
 
+// The lanes of a band of `width` groups; the others read nothing and are zero.
+INLINE __m512i load_lanes(const void *at, size_t width) {
+    if (width == LANES) {
+        return _mm512_loadu_si512(at);
+    }
+    return _mm512_maskz_loadu_epi32((__mmask16)((1u << width) - 1), at);
+}
+
+INLINE __m512 load_scales(const void *at, size_t width) {
+    if (width == LANES) {
+        return load_f16(at, 0);
+    }
+    __mmask16 mask = (__mmask16)((1u << width) - 1);
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, at));
+}
+
 // Adds 16 partial sums in the canonical order: i + 8, + 4, + 2, + 1.
 INLINE float tree(__m512 sums) {
     __m256 t8 = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps(sums, 1));

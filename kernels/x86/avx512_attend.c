@@ -1,4 +1,4 @@
-// Attention of one query head over its cached keys and values, and exp: AVX-512.
+// Attention of one query head over its cached keys and values, exp and gates: AVX-512.
 #include "avx512.h"
 
 enum { KEY_BLOCK = 32 };
@@ -125,5 +125,17 @@ void gk_exp_f32_f32_avx512(float *x, size_t len) {
         size_t left = len - i;
         __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
         _mm512_mask_storeu_ps(x + i, mask, exp16(_mm512_maskz_loadu_ps(mask, x + i)));
+    }
+}
+
+void gk_silu_f32_f32_f32_avx512(float *gate, const float *up, size_t len) {
+    const __m512 one = _mm512_set1_ps(1.0f), sign = _mm512_set1_ps(-0.0f);
+    for (size_t i = 0; i < len; i += LANES) {
+        size_t left = len - i;
+        __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        __m512 x = _mm512_maskz_loadu_ps(mask, gate + i);
+        __m512 below = _mm512_add_ps(one, exp16(_mm512_xor_ps(x, sign)));
+        __m512 y = _mm512_maskz_loadu_ps(mask, up + i);
+        _mm512_mask_storeu_ps(gate + i, mask, _mm512_mul_ps(_mm512_div_ps(x, below), y));
     }
 }

@@ -4,26 +4,11 @@
 // w + offset, and offset times the sum of the group's codes is taken off: integers, so exact.
 #include "avx512.h"
 
-enum { ROWS = 4 };
+enum { ROWS = 4, AHEAD_BYTES = 8192 };
 
-// The lanes of a band of `width` groups; the others read nothing and are zero.
-INLINE __m512i load_lanes(const void *at, size_t width) {
-    if (width == LANES) {
-        return _mm512_loadu_si512(at);
-    }
-    return _mm512_maskz_loadu_epi32((__mmask16)((1u << width) - 1), at);
-}
-
-INLINE __m512 load_scales(const void *at, size_t width) {
-    if (width == LANES) {
-        return load_f16(at, 0);
-    }
-    __mmask16 mask = (__mmask16)((1u << width) - 1);
-    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, at));
-}
-
-// One band of `count` rows, `row_step` apart; `width` is 16 or a number the compiler does not know.
-INLINE void band(__m512 *partials, int count, int code_bytes, const uint8_t *rows, size_t stride,
+// One band of `count` rows, at byte `at` of each; `width` is 16, or a number not known at compile
+// time.
+INLINE void band(__m512 *partials, int count, int code_bytes, const uint8_t *const *rows, size_t at,
                  const int8_t *codes, const float *scales, size_t width) {
     const __m512i nibble = _mm512_set1_epi8(15), high_nibble = _mm512_set1_epi8((char)0xf0);
     const __m512i sign = _mm512_set1_epi8((char)0x80);
@@ -35,7 +20,7 @@ INLINE void band(__m512 *partials, int count, int code_bytes, const uint8_t *row
     }
     __m512 x_scales = _mm512_castsi512_ps(load_lanes(scales, width));
     UNROLL for (int r = 0; r < count; r++) {
-        const uint8_t *row = rows + (size_t)r * stride;
+        const uint8_t *row = rows[r] + at;
         __m512i sum = _mm512_setzero_si512(), second = _mm512_setzero_si512();
         if (code_bytes == GROUP) {
             UNROLL for (size_t step = 0; step < 8; step += 2) {
@@ -62,69 +47,111 @@ INLINE void band(__m512 *partials, int count, int code_bytes, const uint8_t *row
     }
 }
 
-// Dot products of `count` rows; `code_bytes` a group is 32 for q8 and 16 for q4. The rows behind
-// them are fetched ahead.
-INLINE void quantized_rows(float *out, int count, int code_bytes, const uint8_t *rows,
-                           size_t stride, const int8_t *codes, const float *scales,
+// Asks for the bytes at..at + bytes of each of the rows that come next.
+INLINE void fetch_ahead(const uint8_t *const *next, int count, size_t at, size_t bytes) {
+    UNROLL for (int r = 0; r < count; r++) {
+        for (size_t line = 0; line < bytes; line += 64) {
+            _mm_prefetch((const char *)next[r] + at + line, _MM_HINT_T0);
+        }
+    }
+}
+
+// Dot products of `count` rows; `code_bytes` a group is 32 for q8 and 16 for q4.
+INLINE void quantized_rows(float *out, int count, int code_bytes, const uint8_t *const *rows,
+                           const uint8_t *const *next, const int8_t *codes, const float *scales,
                            size_t groups) {
+    const size_t group_bytes = (size_t)code_bytes + 2;
     __m512 partials[ROWS];
     UNROLL for (int r = 0; r < count; r++) {
         partials[r] = _mm512_setzero_ps();
     }
-    for (; groups >= LANES; groups -= LANES) {
-        if (count == ROWS) {
-            UNROLL for (int r = 0; r < count; r++) {
-                const uint8_t *ahead = rows + (size_t)(r + ROWS) * stride;
-                UNROLL for (int line = 0; line < LANES * (code_bytes + 2); line += 64) {
-                    _mm_prefetch((const char *)ahead + line, _MM_HINT_T0);
-                }
-            }
-        }
-        band(partials, count, code_bytes, rows, stride, codes, scales, LANES);
-        rows += LANES * (code_bytes + 2);
-        codes += LANES * GROUP;
-        scales += LANES;
+    size_t group = 0;
+    for (; group + LANES <= groups; group += LANES) {
+        size_t at = group * group_bytes;
+        fetch_ahead(next, count, at, LANES * group_bytes);
+        band(partials, count, code_bytes, rows, at, codes + group * GROUP, scales + group, LANES);
     }
-    if (groups > 0) {
-        band(partials, count, code_bytes, rows, stride, codes, scales, groups);
+    if (group < groups) {
+        size_t at = group * group_bytes, left = groups - group;
+        fetch_ahead(next, count, at, left * group_bytes);
+        band(partials, count, code_bytes, rows, at, codes + group * GROUP, scales + group, left);
     }
     UNROLL for (int r = 0; r < count; r++) {
         out[r] = tree(partials[r]);
     }
 }
 
-INLINE void quantized(float *out, size_t count, int code_bytes, const uint8_t *rows, size_t stride,
-                      const int8_t *codes, const float *scales, size_t groups) {
-    size_t i = 0;
+// Row `i`, of a list or of a block.
+INLINE const uint8_t *row_at(const uint8_t *const *list, const uint8_t *block, size_t stride,
+                             size_t i) {
+    return list != NULL ? list[i] : block + i * stride;
+}
+
+// How many rows of `bytes` bytes lie between those that are computed and those that are asked for.
+INLINE size_t rows_ahead(size_t bytes) {
+    return ROWS * (1 + AHEAD_BYTES / (ROWS * bytes + 1));
+}
+
+// Four rows, and those that lie ahead; ahead of the last rows there is nothing to ask for.
+INLINE void four_rows(const uint8_t **rows, const uint8_t **next, const uint8_t *const *list,
+                      const uint8_t *block, size_t stride, size_t i, size_t ahead, size_t count) {
+    UNROLL for (size_t r = 0; r < ROWS; r++) {
+        size_t behind = i + ahead + r;
+        rows[r] = row_at(list, block, stride, i + r);
+        next[r] = behind < count ? row_at(list, block, stride, behind) : rows[r];
+    }
+}
+
+// Rows of a list, or, where that is null, of a block.
+INLINE void quantized(float *out, size_t count, int code_bytes, const uint8_t *const *list,
+                      const uint8_t *block, size_t stride, const int8_t *codes,
+                      const float *scales, size_t groups) {
+    size_t i = 0, ahead = rows_ahead(groups * ((size_t)code_bytes + 2));
     for (; i + ROWS <= count; i += ROWS) {
-        quantized_rows(out + i, ROWS, code_bytes, rows + i * stride, stride, codes, scales, groups);
+        const uint8_t *rows[ROWS], *next[ROWS];
+        four_rows(rows, next, list, block, stride, i, ahead, count);
+        quantized_rows(out + i, ROWS, code_bytes, rows, next, codes, scales, groups);
     }
     for (; i < count; i++) {
-        quantized_rows(out + i, 1, code_bytes, rows + i * stride, stride, codes, scales, groups);
+        const uint8_t *row = row_at(list, block, stride, i);
+        const uint8_t *next = i + 1 < count ? row_at(list, block, stride, i + 1) : row;
+        quantized_rows(out + i, 1, code_bytes, &row, &next, codes, scales, groups);
     }
 }
 
 void gk_matvec_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP, NULL, rows, stride, codes, scales, groups);
 }
 
 void gk_matvec_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP / 2, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP / 2, NULL, rows, stride, codes, scales, groups);
 }
 
-INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, const float *x,
-                     size_t len) {
+void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
+                              const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP, rows, NULL, 0, codes, scales, groups);
+}
+
+void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
+                              const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP / 2, rows, NULL, 0, codes, scales, groups);
+}
+
+INLINE void f16_rows(float *out, int count, const uint8_t *const *rows,
+                     const uint8_t *const *next, const float *x, size_t len) {
     __m512 partials[ROWS];
     UNROLL for (int r = 0; r < count; r++) {
         partials[r] = _mm512_setzero_ps();
     }
     for (size_t i = 0; i < len; i += LANES) {
         __m512 x16 = _mm512_loadu_ps(x + i);
+        if (i % (2 * LANES) == 0) {
+            fetch_ahead(next, count, 2 * i, 64);
+        }
         UNROLL for (int r = 0; r < count; r++) {
-            __m512 w = load_f16(rows + (size_t)r * stride, i);
-            partials[r] = _mm512_add_ps(partials[r], _mm512_mul_ps(w, x16));
+            partials[r] = _mm512_add_ps(partials[r], _mm512_mul_ps(load_f16(rows[r], i), x16));
         }
     }
     UNROLL for (int r = 0; r < count; r++) {
@@ -132,13 +159,26 @@ INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, 
     }
 }
 
-void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
-                                  const float *x, size_t len) {
-    size_t i = 0;
+INLINE void f16(float *out, size_t count, const uint8_t *const *list, const uint8_t *block,
+                size_t stride, const float *x, size_t len) {
+    size_t i = 0, ahead = rows_ahead(2 * len);
     for (; i + ROWS <= count; i += ROWS) {
-        f16_rows(out + i, ROWS, rows + i * stride, stride, x, len);
+        const uint8_t *rows[ROWS], *next[ROWS];
+        four_rows(rows, next, list, block, stride, i, ahead, count);
+        f16_rows(out + i, ROWS, rows, next, x, len);
     }
     for (; i < count; i++) {
-        f16_rows(out + i, 1, rows + i * stride, stride, x, len);
+        const uint8_t *row = row_at(list, block, stride, i);
+        f16_rows(out + i, 1, &row, &row, x, len);
     }
+}
+
+void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                  const float *x, size_t len) {
+    f16(out, count, NULL, rows, stride, x, len);
+}
+
+void gk_rows_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *const *rows,
+                                const float *x, size_t len) {
+    f16(out, count, rows, NULL, 0, x, len);
 }

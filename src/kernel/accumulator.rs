@@ -75,11 +75,22 @@ impl<'a> Accumulator<'a> {
         high: &'a mut [i32],
         wide: &'a mut [i64],
     ) -> Accumulator<'a> {
+        wide.fill(0);
+        Accumulator::over(hidden, low, high, wide)
+    }
+
+    /// An accumulator that goes on from the sums in `wide`.
+    pub(super) fn over(
+        hidden: usize,
+        low: &'a mut [i32],
+        high: &'a mut [i32],
+        wide: &'a mut [i64],
+    ) -> Accumulator<'a> {
         let len = accumulator_len(hidden);
         assert!(low.len() == len && high.len() == len && wide.len() == len);
-        let mut accumulator = Accumulator { hidden, low, high, wide, pending: 0 };
-        accumulator.clear();
-        accumulator
+        low.fill(0);
+        high.fill(0);
+        Accumulator { hidden, low, high, wide, pending: 0 }
     }
 
     /// Outputs.

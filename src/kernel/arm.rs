@@ -23,17 +23,17 @@ const NEON_BODIES: Bodies = Bodies {
 };
 
 /// ARMv8.0 with CRC32.
-pub(super) static NEON: Kernels = Kernels { isa: Isa::Neon, bodies: Some(NEON_BODIES), crc32c };
+pub(super) static NEON: Kernels =
+    Kernels { bodies: Some(NEON_BODIES), ..Kernels::none(Isa::Neon, crc32c) };
 
 /// The same with SDOT, which only rows of codes have a use for.
 pub(super) static DOTPROD: Kernels = Kernels {
-    isa: Isa::Dotprod,
     bodies: Some(Bodies {
         matvec_q8: gk_matvec_f32_q8_q8_dotprod,
         matvec_q4: gk_matvec_f32_q4_q8_dotprod,
         ..NEON_BODIES
     }),
-    crc32c,
+    ..Kernels::none(Isa::Dotprod, crc32c)
 };
 
 fn crc32c(seed: u32, bytes: &[u8]) -> u32 {

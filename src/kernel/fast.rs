@@ -4,11 +4,12 @@
 //! [`Bodies`] of an instruction set that this machine has. Every `SAFETY` below leans on these two.
 
 use super::accumulator::{Accumulator, DownItem, Overflow, multiplier, split};
-use super::ffi::Bodies;
+use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
+use super::ffi::{Bodies, Down, Gates, Gemm, Lists};
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
-use super::{Activation, KvView};
-use crate::image::geometry::{GROUP, LANES, WeightType};
+use super::{Activation, Batch, Columns, DownBatch, KvView};
+use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 
 /// Columns that one call of a down kernel adds.
 const COLUMNS: usize = 8;
@@ -38,6 +39,38 @@ pub(super) unsafe fn matvec(
             WeightType::Q4 => (c.matvec_q4)(out, count, rows, stride, codes, scales, groups),
         }
     }
+}
+
+/// Rows that one call takes.
+const LIST: usize = 32;
+
+pub(super) unsafe fn rows(
+    c: &Lists,
+    ty: WeightType,
+    rows: &[&[u8]],
+    x: Activation<'_>,
+    out: &mut [f32],
+) {
+    let (codes, scales, groups) = (x.codes.as_ptr(), x.scales.as_ptr(), x.scales.len());
+    let len = x.len.next_multiple_of(LANES as usize);
+    for (rows, out) in rows.chunks(LIST).zip(out.chunks_mut(LIST)) {
+        let mut list = [core::ptr::null(); LIST];
+        list.iter_mut().zip(rows).for_each(|(pointer, row)| *pointer = row.as_ptr());
+        let (count, out, list) = (out.len(), out.as_mut_ptr(), list.as_ptr());
+        // SAFETY: each of the `count` rows is as long as its type and the activation say.
+        unsafe {
+            match ty {
+                WeightType::F16 => (c.f16)(out, count, list, x.values.as_ptr(), len),
+                WeightType::Q8 => (c.q8)(out, count, list, codes, scales, groups),
+                WeightType::Q4 => (c.q4)(out, count, list, codes, scales, groups),
+            }
+        }
+    }
+}
+
+pub(super) unsafe fn silu(c: &Gates, gate: &mut [f32], up: &[f32]) {
+    // SAFETY: both slices have the same length.
+    unsafe { (c.silu)(gate.as_mut_ptr(), up.as_ptr(), gate.len()) }
 }
 
 pub(super) unsafe fn accumulate(
@@ -133,4 +166,83 @@ pub(super) unsafe fn argmax(c: &Bodies, x: &[f32]) -> Option<usize> {
     // SAFETY: one slice.
     let index = unsafe { (c.argmax)(x.as_ptr(), x.len()) };
     (index < x.len()).then_some(index)
+}
+
+pub(super) unsafe fn gemm(
+    c: &Gemm,
+    ty: WeightType,
+    rows: &[u8],
+    stride: usize,
+    x: Batch<'_>,
+    out: &mut Columns<'_>,
+) {
+    let (to, to_stride, count) = (out.base, out.stride, out.count());
+    let (rows, tokens, groups) = (rows.as_ptr(), x.tokens, padded_groups(x.len as u64) as usize);
+    let (codes, scales) = (x.codes.as_ptr(), x.scales.as_ptr());
+    let (values, len) = (x.values.as_ptr(), x.len.next_multiple_of(LANES as usize));
+    let padded = padded_len(x.len as u64) as usize;
+    let apart = batch_code_stride(x.len);
+    // SAFETY: rows and vectors are as long as their type and length say, and `out` has a column
+    // for each row and a line for each vector.
+    unsafe {
+        match ty {
+            WeightType::F16 => {
+                (c.f16)(to, to_stride, count, rows, stride, values, padded, tokens, len);
+            }
+            WeightType::Q8 => {
+                (c.q8)(to, to_stride, count, rows, stride, codes, apart, scales, tokens, groups);
+            }
+            WeightType::Q4 => {
+                (c.q4)(to, to_stride, count, rows, stride, codes, apart, scales, tokens, groups);
+            }
+        }
+    }
+}
+
+pub(super) unsafe fn accumulate_batch(
+    c: &Down,
+    ty: WeightType,
+    unit_exponent: i32,
+    batch: DownBatch<'_>,
+    scratch: &mut [u8],
+    sums: &mut [i64],
+) -> Result<(), Overflow> {
+    let (per_unit, tokens) = (power_of_two(-unit_exponent), batch.tokens);
+    let length = sums.len() / tokens;
+    let skipped = scratch.as_ptr().align_offset(64);
+    let (tile, rest) = scratch[skipped..].split_at_mut(TILE_BYTES);
+    let room = tokens.next_multiple_of(TOKEN_BLOCK);
+    let (factors, any_high) = rest.split_at_mut(room * FACTOR_BYTES);
+    let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
+    for (index, columns) in batch.columns.chunks(CHUNK_NEURONS).enumerate() {
+        let (first, count) = (index * CHUNK_NEURONS, columns.len());
+        // A lone last column is paired with itself times 0.
+        let mut pointers = [columns[count - 1].as_ptr(); CHUNK_NEURONS];
+        let mut scales = [0.0; CHUNK_NEURONS];
+        for ((pointer, scale), column) in pointers.iter_mut().zip(&mut scales).zip(columns) {
+            *pointer = column.as_ptr();
+            *scale = column_scale(ty, column, length);
+        }
+        for token in 0..tokens {
+            let activations = &batch.activations[token * batch.stride + first..][..count];
+            let low = factors[token * FACTOR_BYTES..][..FACTOR_BYTES].as_mut_ptr().cast::<i16>();
+            let flag = any_high[token..].as_mut_ptr().cast::<bool>();
+            // SAFETY: a token's factors are two rows of a chunk; its flag is a byte.
+            let whole = unsafe {
+                let high = low.add(CHUNK_NEURONS);
+                let (x, scales) = (activations.as_ptr(), scales.as_ptr());
+                (c.multipliers)(low, high, flag, x, scales, per_unit, count)
+            };
+            if whole < count {
+                return Err(Overflow { item: first + whole });
+            }
+        }
+        let (sums, tile, groups) = (sums.as_mut_ptr(), tile.as_mut_ptr(), length / GROUP as usize);
+        let (factors, flags) = (factors.as_ptr().cast(), any_high.as_ptr().cast());
+        let (columns, pairs) = (pointers.as_ptr(), count.div_ceil(2));
+        // SAFETY: columns hold the groups of a line of sums; factors and flags are of `tokens`
+        // tokens, and factors have room for whole blocks of them; the tile is aligned.
+        unsafe { kernel(sums, length, tile, columns, pairs, factors, flags, tokens, groups) };
+    }
+    Ok(())
 }

@@ -4,10 +4,11 @@
 //! signature: what an instruction set's table is made of. [`super::fast`] calls them.
 
 macro_rules! kernels {
-    ($($(#[$doc:meta])* $field:ident $arguments:tt -> $result:ty: $(fn $name:ident),*;)*) => {
-        /// The C functions of one instruction set.
+    ($(#[$about:meta])* $set:ident:
+     $($(#[$doc:meta])* $field:ident $arguments:tt -> $result:ty: $(fn $name:ident),*;)*) => {
+        $(#[$about])*
         #[derive(Clone, Copy)]
-        pub struct Bodies {
+        pub struct $set {
             $($(#[$doc])* pub $field: unsafe extern "C" fn $arguments -> $result,)*
         }
         #[allow(dead_code)] // each architecture links its own
@@ -18,6 +19,8 @@ macro_rules! kernels {
 }
 
 kernels! {
+    /// The C functions that every instruction set has.
+    Bodies:
     /// Activation to codes and scales.
     quantize(codes: *mut i8, scales: *mut f32, groups: usize, x: *const f32, len: usize) -> bool:
         fn gk_quantize_q8_f32_avx2, fn gk_quantize_q8_f32_neon;
@@ -77,6 +80,69 @@ kernels! {
     /// Index of the largest.
     argmax(x: *const f32, len: usize) -> usize:
         fn gk_argmax_u64_f32_avx2, fn gk_argmax_u64_f32_neon;
+}
+
+kernels! {
+    /// Rows that lie anywhere times an activation.
+    Lists:
+    /// q8 rows of a list.
+    q8(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
+       scales: *const f32, groups: usize) -> ():
+        fn gk_rows_f32_q8_q8_avx512;
+    /// q4 rows of a list.
+    q4(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
+       scales: *const f32, groups: usize) -> ():
+        fn gk_rows_f32_q4_q8_avx512;
+    /// f16 rows of a list.
+    f16(out: *mut f32, count: usize, rows: *const *const u8, x: *const f32,
+        len: usize) -> ():
+        fn gk_rows_f32_f16_f32_avx512;
+}
+
+kernels! {
+    /// Gates of neurons.
+    Gates:
+    /// silu(gate) * up in place.
+    silu(gate: *mut f32, up: *const f32, len: usize) -> ():
+        fn gk_silu_f32_f32_f32_avx2, fn gk_silu_f32_f32_f32_avx512;
+}
+
+kernels! {
+    /// Rows times a batch of activations.
+    Gemm:
+    /// q8 rows.
+    q8(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
+       codes: *const i8, code_stride: usize, scales: *const f32, tokens: usize,
+       groups: usize) -> ():
+        fn gk_gemm_f32_q8_q8_avx512;
+    /// q4 rows.
+    q4(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
+       codes: *const i8, code_stride: usize, scales: *const f32, tokens: usize,
+       groups: usize) -> ():
+        fn gk_gemm_f32_q4_q8_avx512;
+    /// f16 rows.
+    f16(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
+        x: *const f32, x_stride: usize, tokens: usize, len: usize) -> ():
+        fn gk_gemm_f32_f16_f32_avx512;
+}
+
+kernels! {
+    /// Down columns for a batch of tokens.
+    Down:
+    /// Fixed-point multipliers of one token.
+    multipliers(low: *mut i16, high: *mut i16, any_high: *mut bool, x: *const f32,
+                scales: *const f32, per_unit: f32, count: usize) -> usize:
+        fn gk_multipliers_i16_f32_avx512;
+    /// q8 columns.
+    q8(sums: *mut i64, sums_stride: usize, scratch: *mut u8, columns: *const *const u8,
+       pairs: usize, factors: *const i16, any_high: *const bool, tokens: usize,
+       groups: usize) -> ():
+        fn gk_batch_i64_q8_i16_avx512;
+    /// q4 columns.
+    q4(sums: *mut i64, sums_stride: usize, scratch: *mut u8, columns: *const *const u8,
+       pairs: usize, factors: *const i16, any_high: *const bool, tokens: usize,
+       groups: usize) -> ():
+        fn gk_batch_i64_q4_i16_avx512;
 }
 
 // The checksum is handed on as a plain function, so each table wraps its own.

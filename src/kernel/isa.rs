@@ -9,7 +9,7 @@ use crate::sys::start;
 pub enum Isa {
     /// Plain Rust, on every machine: the reference.
     Twin,
-    /// x86-64 with AVX2, F16C and SSE4.2.
+    /// x86-64 with AVX2, F16C, SSE4.2 and PCLMULQDQ.
     Avx2,
     /// x86-64 with, beside AVX2, AVX-512 F, BW, DQ, VL and VNNI.
     Avx512,
@@ -74,6 +74,7 @@ fn x86_available(_wide: bool) -> bool {
 #[cfg(target_arch = "x86_64")]
 fn x86_available(wide: bool) -> bool {
     use core::arch::x86_64::{__cpuid, __cpuid_count};
+    const PCLMULQDQ: u32 = 1 << 1;
     const SSE42: u32 = 1 << 20;
     const OSXSAVE: u32 = 1 << 27;
     const AVX: u32 = 1 << 28;
@@ -84,7 +85,7 @@ fn x86_available(wide: bool) -> bool {
     const VNNI: u32 = 1 << 11;
     const XMM_AND_YMM: u64 = 0b110;
     const ZMM: u64 = 0b1110_0000;
-    let needed = SSE42 | OSXSAVE | AVX | F16C;
+    let needed = PCLMULQDQ | SSE42 | OSXSAVE | AVX | F16C;
     if __cpuid(0).eax < 7 || __cpuid(1).ecx & needed != needed {
         return false;
     }

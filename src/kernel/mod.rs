@@ -10,6 +10,7 @@
 pub mod accumulator;
 #[cfg(target_arch = "aarch64")]
 mod arm;
+mod batch;
 mod fast;
 mod ffi;
 mod isa;
@@ -21,11 +22,12 @@ mod twin;
 mod x86;
 
 pub use accumulator::{Accumulator, DownItem, Overflow, accumulator_len};
+pub use batch::{Batch, Columns, DownBatch, Sheet, batch_code_stride, down_scratch_bytes};
 pub use isa::Isa;
 
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 use accumulator::UNIT_EXPONENTS;
-use ffi::Bodies;
+use ffi::{Bodies, Down, Gates, Gemm, Lists};
 use half::f16;
 
 /// A vector that rows are multiplied with.
@@ -109,10 +111,21 @@ pub struct Kernels {
     isa: Isa,
     /// The C functions, or `None` for the twins.
     bodies: Option<Bodies>,
+    /// Where there are none, a list is done row by row.
+    lists: Option<Lists>,
+    gates: Option<Gates>,
+    /// Where there are none, a batch is done token by token.
+    gemm: Option<Gemm>,
+    down: Option<Down>,
     crc32c: fn(u32, &[u8]) -> u32,
 }
 
 impl Kernels {
+    /// A table without C functions.
+    const fn none(isa: Isa, crc32c: fn(u32, &[u8]) -> u32) -> Kernels {
+        Kernels { isa, bodies: None, lists: None, gates: None, gemm: None, down: None, crc32c }
+    }
+
     /// The exact reference, on every machine.
     pub fn twin() -> &'static Kernels {
         &twin::TWIN
@@ -192,6 +205,61 @@ impl Kernels {
         }
     }
 
+    /// `out[i] = rows[i] . x`, for rows that lie anywhere; each holds `ty.row_bytes(x.len())`.
+    pub fn rows(&self, ty: WeightType, rows: &[&[u8]], x: Activation<'_>, out: &mut [f32]) {
+        assert!(rows.len() == out.len());
+        let row_bytes = ty.row_bytes(x.len as u64) as usize;
+        assert!(rows.iter().all(|row| row.len() >= row_bytes));
+        let has = if ty == WeightType::F16 { x.values.len() } else { x.codes.len() };
+        assert!(has > 0);
+        match &self.lists {
+            // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
+            Some(lists) => unsafe { fast::rows(lists, ty, rows, x, out) },
+            None => {
+                for (row, out) in rows.iter().zip(out) {
+                    *out = self.dot(ty, row, x);
+                }
+            }
+        }
+    }
+
+    /// `gate = silu(gate) * up`, as [`math::silu`] gives it.
+    pub fn silu(&self, gate: &mut [f32], up: &[f32]) {
+        assert!(gate.len() == up.len());
+        match &self.gates {
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(gates) => unsafe { fast::silu(gates, gate, up) },
+            None => twin::silu(gate, up),
+        }
+    }
+
+    /// For every token of `batch`: column i of `out` becomes row i of `rows`, `row_stride` bytes
+    /// apart, times the token's vector. Same bits as [`Kernels::dot`].
+    pub fn gemm(
+        &self,
+        ty: WeightType,
+        rows: &[u8],
+        row_stride: usize,
+        batch: Batch<'_>,
+        out: &mut Columns<'_>,
+    ) {
+        assert!(out.tokens == batch.tokens);
+        let Some(last) = out.count().checked_sub(1) else { return };
+        let row_bytes = ty.row_bytes(batch.len as u64) as usize;
+        assert!(row_bytes <= row_stride && rows.len() >= last * row_stride + row_bytes);
+        let has = if ty == WeightType::F16 { batch.values.len() } else { batch.codes.len() };
+        assert!(batch.tokens == 0 || has > 0);
+        match &self.gemm {
+            // SAFETY: lengths are checked above and in `Batch::new`; the CPU has this table.
+            Some(gemm) => unsafe { fast::gemm(gemm, ty, rows, row_stride, batch, out) },
+            None => {
+                for token in 0..batch.tokens {
+                    self.matvec(ty, rows, row_stride, batch.token(token), out.token(token));
+                }
+            }
+        }
+    }
+
     /// Adds each item's activation times its down column to `sums`, in units of
     /// 2^`unit_exponent` (-60..=0).
     ///
@@ -211,6 +279,72 @@ impl Kernels {
             // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
             Some(bodies) => unsafe { fast::accumulate(bodies, ty, unit_exponent, items, sums) },
         }
+    }
+
+    /// Adds the down contributions of many neurons to the sums of many tokens:
+    /// `sums[token][accumulator_len(hidden)]`, the integers that [`Kernels::accumulate`] gives.
+    /// `scratch` holds [`down_scratch_bytes`].
+    ///
+    /// The first overflow is found by chunks of neurons, then tokens. After an error the sums are
+    /// not usable.
+    pub fn accumulate_batch(
+        &self,
+        ty: WeightType,
+        unit_exponent: i32,
+        hidden: usize,
+        batch: DownBatch<'_>,
+        scratch: &mut [u8],
+        sums: &mut [i64],
+    ) -> Result<(), Overflow> {
+        let (neurons, tokens) = (batch.columns.len(), batch.tokens);
+        assert!(UNIT_EXPONENTS.contains(&unit_exponent));
+        let column_bytes = ty.column_bytes(hidden as u64) as usize;
+        assert!(batch.columns.iter().all(|column| column.len() == column_bytes));
+        assert!(sums.len() == tokens * accumulator_len(hidden));
+        assert!(scratch.len() >= down_scratch_bytes(hidden, tokens));
+        let Some(last) = tokens.checked_sub(1) else { return Ok(()) };
+        assert!(neurons <= batch.stride);
+        assert!(batch.activations.len() >= last * batch.stride + neurons);
+        match &self.down {
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(down) if ty != WeightType::F16 => unsafe {
+                fast::accumulate_batch(down, ty, unit_exponent, batch, scratch, sums)
+            },
+            _ => self.accumulate_tokens(ty, unit_exponent, hidden, batch, scratch, sums),
+        }
+    }
+
+    /// A batch, token by token.
+    fn accumulate_tokens(
+        &self,
+        ty: WeightType,
+        unit_exponent: i32,
+        hidden: usize,
+        batch: DownBatch<'_>,
+        scratch: &mut [u8],
+        sums: &mut [i64],
+    ) -> Result<(), Overflow> {
+        const ITEMS: usize = 32;
+        let length = accumulator_len(hidden);
+        let skipped = scratch.as_ptr().align_offset(align_of::<i32>());
+        let rows: &mut [i32] = bytemuck::cast_slice_mut(&mut scratch[skipped..][..8 * length]);
+        let (low, high) = rows.split_at_mut(length);
+        for (token, sums) in sums.chunks_exact_mut(length).enumerate() {
+            let mut sums = Accumulator::over(hidden, low, high, sums);
+            let activations = &batch.activations[token * batch.stride..][..batch.columns.len()];
+            let chunks = batch.columns.chunks(ITEMS).zip(activations.chunks(ITEMS));
+            for (index, (columns, activations)) in chunks.enumerate() {
+                let items: heapless::Vec<DownItem<'_>, ITEMS> = columns
+                    .iter()
+                    .zip(activations)
+                    .map(|(&column, &activation)| DownItem { activation, column })
+                    .collect();
+                self.accumulate(ty, unit_exponent, &items, &mut sums)
+                    .map_err(|overflow| Overflow { item: index * ITEMS + overflow.item })?;
+            }
+            sums.flush();
+        }
+        Ok(())
     }
 
     /// Attention of one query head over `n >= 1` cached keys and values of its head; `q` and `out`

@@ -21,8 +21,7 @@ pub(super) const KEY_BLOCK: usize = 32;
 pub(super) const AMAX_MIN: f32 = power_of_two(-100);
 
 /// The table of the twins.
-pub(super) static TWIN: Kernels =
-    Kernels { isa: Isa::Twin, bodies: None, crc32c: crate::image::tag::crc32c };
+pub(super) static TWIN: Kernels = Kernels::none(Isa::Twin, crate::image::tag::crc32c);
 
 pub(super) fn quantize(x: &[f32], codes: &mut [i8], scales: &mut [f32]) -> bool {
     let groups = scales.len() as u64;
@@ -258,4 +257,10 @@ pub(super) fn argmax(x: &[f32]) -> Option<usize> {
         }
     }
     best
+}
+
+pub(super) fn silu(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = math::silu(*gate) * up;
+    }
 }

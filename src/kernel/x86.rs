@@ -22,12 +22,15 @@ const AVX2_BODIES: Bodies = Bodies {
     argmax: gk_argmax_u64_f32_avx2,
 };
 
-/// AVX2, F16C, SSE4.2.
-pub(super) static AVX2: Kernels = Kernels { isa: Isa::Avx2, bodies: Some(AVX2_BODIES), crc32c };
+/// AVX2, F16C, SSE4.2, PCLMULQDQ.
+pub(super) static AVX2: Kernels = Kernels {
+    bodies: Some(AVX2_BODIES),
+    gates: Some(Gates { silu: gk_silu_f32_f32_f32_avx2 }),
+    ..Kernels::none(Isa::Avx2, crc32c)
+};
 
 /// AVX-512 with VNNI. What only walks a vector is AVX2's: it is not worth wider registers.
 pub(super) static AVX512: Kernels = Kernels {
-    isa: Isa::Avx512,
     bodies: Some(Bodies {
         matvec_q8: gk_matvec_f32_q8_q8_avx512,
         matvec_q4: gk_matvec_f32_q4_q8_avx512,
@@ -39,10 +42,26 @@ pub(super) static AVX512: Kernels = Kernels {
         exp: gk_exp_f32_f32_avx512,
         ..AVX2_BODIES
     }),
-    crc32c,
+    lists: Some(Lists {
+        q8: gk_rows_f32_q8_q8_avx512,
+        q4: gk_rows_f32_q4_q8_avx512,
+        f16: gk_rows_f32_f16_f32_avx512,
+    }),
+    gates: Some(Gates { silu: gk_silu_f32_f32_f32_avx512 }),
+    gemm: Some(Gemm {
+        q8: gk_gemm_f32_q8_q8_avx512,
+        q4: gk_gemm_f32_q4_q8_avx512,
+        f16: gk_gemm_f32_f16_f32_avx512,
+    }),
+    down: Some(Down {
+        multipliers: gk_multipliers_i16_f32_avx512,
+        q8: gk_batch_i64_q8_i16_avx512,
+        q4: gk_batch_i64_q4_i16_avx512,
+    }),
+    ..Kernels::none(Isa::Avx512, crc32c)
 };
 
 fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: one slice; both tables are only handed out where SSE4.2 is.
+    // SAFETY: one slice; both tables are only handed out where SSE4.2 and PCLMULQDQ are.
     unsafe { gk_crc32c_u32_u8_avx2(seed, bytes.as_ptr(), bytes.len()) }
 }

@@ -73,6 +73,29 @@ fn rows_may_stand_apart() {
     }
 }
 
+#[test]
+fn rows_of_a_list_match_the_twin() {
+    for (seed, len) in (250..).zip([31, 576, 1536]) {
+        let mut rng = Rng::new(seed);
+        for ty in WeightType::ALL {
+            for count in [0, 1, 3, 4, 5, 31, 32, 33, 70] {
+                let rows: Vec<Guarded<u8>> =
+                    (0..count).map(|_| random_rows(&mut rng, ty, len, 1)).collect();
+                let list: Vec<&[u8]> = rows.iter().map(|row| &row[..]).collect();
+                let x = Operand::new(&floats(&mut rng, len, Pattern::Normal));
+                let expected: Vec<f32> =
+                    list.iter().map(|row| Kernels::twin().dot(ty, row, x.view())).collect();
+                for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
+                    let mut out = Guarded::new(count);
+                    kernels.rows(ty, &list, x.view(), &mut out);
+                    let name = kernels.isa().name();
+                    assert_same(&expected, &out, &format!("seed {seed} {ty:?} {count} {name}"));
+                }
+            }
+        }
+    }
+}
+
 /// Products at their largest: 16-bit sums inside a kernel must not saturate.
 #[test]
 fn saturated_codes_are_exact() {

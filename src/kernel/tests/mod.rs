@@ -5,6 +5,7 @@
 //! that a read or write past the end is a crash.
 
 mod attend;
+mod batch;
 mod dot;
 mod down;
 mod scalar;

@@ -119,6 +119,7 @@ fn names_and_choice_of_tables() {
         is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("sse4.2")
+            && is_x86_feature_detected!("pclmulqdq")
     );
     #[cfg(target_arch = "x86_64")]
     assert_eq!(

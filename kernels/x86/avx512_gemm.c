@@ -1,0 +1,229 @@
+// Rows of weights times a batch of activations: AVX-512 VNNI.
+//
+// A tile is 16 rows by 16 tokens. Its partial sums, a register each, stay in the first-level cache
+// while the tile walks along the bands; the weights of two rows of a band are unpacked into
+// registers once for all tokens.
+#include "avx512.h"
+
+enum { TILE_ROWS = 16, TILE_TOKENS = 16, ABREAST = 2 };
+
+typedef struct {
+    float *out;
+    size_t out_stride;
+    const uint8_t *rows;
+    size_t stride, row_count;
+    const int8_t *codes;
+    size_t code_stride;
+    const float *scales;
+    size_t token_count, groups;
+} tile;
+
+typedef __m512 partial_sums[TILE_TOKENS][TILE_ROWS];
+
+// The codes of one row of a band as bytes without a sign, w + 8 or w + 128.
+INLINE void unpack(__m512i *w, const uint8_t *row, int code_bytes, size_t width) {
+    if (code_bytes == GROUP) {
+        UNROLL for (size_t step = 0; step < 8; step++) {
+            __m512i codes = load_lanes(row + step * width * 4, width);
+            w[step] = _mm512_xor_si512(codes, _mm512_set1_epi8((char)0x80));
+        }
+    } else {
+        const __m512i nibble = _mm512_set1_epi8(15);
+        UNROLL for (size_t step = 0; step < 4; step++) {
+            __m512i codes = load_lanes(row + step * width * 4, width);
+            w[step] = _mm512_and_si512(codes, nibble);
+            w[step + 4] = _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble);
+        }
+    }
+}
+
+// Two rows of a band in registers.
+typedef struct {
+    const __m512i *first, *second;
+    __m512 scale0, scale1;
+} weights;
+
+// Adds the products of two rows with `count` tokens to their partial sums; `fresh` ones are zero.
+INLINE void products(__m512 *sums, const weights *w, const int8_t *codes, size_t code_stride,
+                     const float *scales, size_t scale_stride, const __m512i *bias, size_t width,
+                     bool fresh, int count) {
+    __m512i sum0[ABREAST], sum1[ABREAST];
+    UNROLL for (int t = 0; t < count; t++) {
+        sum0[t] = sum1[t] = bias[t];
+    }
+    UNROLL for (size_t step = 0; step < 8; step++) {
+        UNROLL for (int t = 0; t < count; t++) {
+            __m512i x = load_lanes(codes + (size_t)t * code_stride + step * width * 4, width);
+            if (width == LANES) {
+                __asm__("" : "+v"(x)); // loaded once for both rows
+            }
+            sum0[t] = _mm512_dpbusd_epi32(sum0[t], w->first[step], x);
+            sum1[t] = _mm512_dpbusd_epi32(sum1[t], w->second[step], x);
+        }
+    }
+    UNROLL for (int t = 0; t < count; t++) {
+        __m512 x_scale = _mm512_castsi512_ps(load_lanes(scales + (size_t)t * scale_stride, width));
+        __m512 *at = sums + t * TILE_ROWS;
+        __m512 scale0 = _mm512_mul_ps(w->scale0, x_scale);
+        __m512 scale1 = _mm512_mul_ps(w->scale1, x_scale);
+        __m512 old0 = fresh ? _mm512_setzero_ps() : at[0];
+        __m512 old1 = fresh ? _mm512_setzero_ps() : at[1];
+        at[0] = _mm512_add_ps(old0, _mm512_mul_ps(_mm512_cvtepi32_ps(sum0[t]), scale0));
+        at[1] = _mm512_add_ps(old1, _mm512_mul_ps(_mm512_cvtepi32_ps(sum1[t]), scale1));
+    }
+}
+
+// One band of `t`; `rows` is where its codes are in the first row.
+INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t first_group,
+                 size_t width, bool fresh, int code_bytes) {
+    const __m512i offset = _mm512_set1_epi8((char)(code_bytes == GROUP ? 0x80 : 8));
+    const int8_t *codes = t->codes + first_group * GROUP;
+    const float *scales = t->scales + first_group;
+    size_t token_codes = t->code_stride;
+    // What the offset of the weights adds to each group, taken off beforehand.
+    __m512i bias[TILE_TOKENS];
+    for (size_t token = 0; token < t->token_count; token++) {
+        __m512i sum = _mm512_setzero_si512();
+        UNROLL for (size_t step = 0; step < 8; step++) {
+            __m512i x = load_lanes(codes + token * token_codes + step * width * 4, width);
+            sum = _mm512_dpbusd_epi32(sum, offset, x);
+        }
+        bias[token] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
+    }
+    for (size_t row = 0; row < t->row_count; row += 2) {
+        const uint8_t *first = rows + row * t->stride;
+        // A lone last row is computed twice.
+        const uint8_t *second = row + 1 < t->row_count ? first + t->stride : first;
+        __m512i w0[8], w1[8];
+        unpack(w0, first, code_bytes, width);
+        unpack(w1, second, code_bytes, width);
+        __m512 scale0 = load_scales(first + width * (size_t)code_bytes, width);
+        __m512 scale1 = load_scales(second + width * (size_t)code_bytes, width);
+        weights w = {.first = w0, .second = w1, .scale0 = scale0, .scale1 = scale1};
+        size_t token = 0;
+        // A narrow band needs registers for its masks.
+        for (; width == LANES && token + ABREAST <= t->token_count; token += ABREAST) {
+            products(&sums[token][row], &w, codes + token * token_codes, token_codes,
+                     scales + token * t->groups, t->groups, bias + token, width, fresh, ABREAST);
+        }
+        for (; token < t->token_count; token++) {
+            products(&sums[token][row], &w, codes + token * token_codes, token_codes,
+                     scales + token * t->groups, t->groups, bias + token, width, fresh, 1);
+        }
+    }
+}
+
+INLINE void store_tile(partial_sums sums, const tile *t) {
+    __mmask16 mask = (__mmask16)((1u << t->row_count) - 1);
+    for (size_t token = 0; token < t->token_count; token++) {
+        _mm512_mask_storeu_ps(t->out + token * t->out_stride, mask, tree16(sums[token]));
+    }
+}
+
+INLINE void quantized_tile(const tile *t, int code_bytes) {
+    partial_sums sums;
+    const uint8_t *rows = t->rows;
+    size_t group = 0;
+    if (t->groups < LANES) {
+        band(sums, t, rows, 0, t->groups, true, code_bytes);
+    } else {
+        band(sums, t, rows, 0, LANES, true, code_bytes);
+        for (group = LANES; group + LANES <= t->groups; group += LANES) {
+            rows += LANES * (code_bytes + 2);
+            band(sums, t, rows, group, LANES, false, code_bytes);
+        }
+        if (group < t->groups) {
+            rows += LANES * (code_bytes + 2);
+            band(sums, t, rows, group, t->groups - group, false, code_bytes);
+        }
+    }
+    store_tile(sums, t);
+}
+
+INLINE size_t min(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+INLINE void quantized(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                      size_t stride, const int8_t *codes, size_t code_stride, const float *scales,
+                      size_t tokens, size_t groups, int code_bytes) {
+    for (size_t row = 0; row < count; row += TILE_ROWS) {
+        for (size_t token = 0; token < tokens; token += TILE_TOKENS) {
+            tile t = {
+                .out = out + token * out_stride + row,
+                .out_stride = out_stride,
+                .rows = rows + row * stride,
+                .stride = stride,
+                .row_count = min(count - row, TILE_ROWS),
+                .codes = codes + token * code_stride,
+                .code_stride = code_stride,
+                .scales = scales + token * groups,
+                .token_count = min(tokens - token, TILE_TOKENS),
+                .groups = groups,
+            };
+            quantized_tile(&t, code_bytes);
+        }
+    }
+}
+
+void gk_gemm_f32_q8_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                              size_t stride, const int8_t *codes, size_t code_stride,
+                              const float *scales, size_t tokens, size_t groups) {
+    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, tokens, groups,
+              GROUP);
+}
+
+void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                              size_t stride, const int8_t *codes, size_t code_stride,
+                              const float *scales, size_t tokens, size_t groups) {
+    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, tokens, groups,
+              GROUP / 2);
+}
+
+// Four rows by four tokens of `tokens` (up to four), all partial sums in registers.
+INLINE void f16_tile(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                     size_t stride, const float *x, size_t x_stride, size_t tokens, size_t len) {
+    const uint16_t *w_at[4];
+    const float *x_at[4];
+    __m512 sums[LANES];
+    // Rows and tokens that are not there repeat the last one.
+    for (size_t i = 0; i < 4; i++) {
+        w_at[i] = (const uint16_t *)(const void *)(rows + min(i, count - 1) * stride);
+        x_at[i] = x + min(i, tokens - 1) * x_stride;
+    }
+    UNROLL for (int i = 0; i < LANES; i++) {
+        sums[i] = _mm512_setzero_ps();
+    }
+    for (size_t i = 0; i < len; i += LANES) {
+        __m512 w[4];
+        UNROLL for (int row = 0; row < 4; row++) {
+            w[row] = load_f16(w_at[row], i);
+        }
+        UNROLL for (int token = 0; token < 4; token++) {
+            __m512 x16 = _mm512_loadu_ps(x_at[token] + i);
+            UNROLL for (int row = 0; row < 4; row++) {
+                __m512 *sum = &sums[4 * token + row];
+                *sum = _mm512_add_ps(*sum, _mm512_mul_ps(w[row], x16));
+            }
+        }
+    }
+    float results[LANES] __attribute__((aligned(64)));
+    _mm512_store_ps(results, tree16(sums));
+    for (size_t token = 0; token < tokens; token++) {
+        for (size_t row = 0; row < count; row++) {
+            out[token * out_stride + row] = results[4 * token + row];
+        }
+    }
+}
+
+void gk_gemm_f32_f16_f32_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                                size_t stride, const float *x, size_t x_stride, size_t tokens,
+                                size_t len) {
+    for (size_t row = 0; row < count; row += 4) {
+        for (size_t token = 0; token < tokens; token += 4) {
+            f16_tile(out + token * out_stride + row, out_stride, min(count - row, 4),
+                     rows + row * stride, stride, x + token * x_stride, x_stride,
+                     min(tokens - token, 4), len);
+        }
+    }
+}
