@@ -139,7 +139,9 @@ fn model_files_that_are_not_sound() {
         tensor.offset + 2 * tensor.row_bytes()
     };
     let (query, up) = (third_row("blk.3.attn_q.weight"), third_row("blk.1.ffn_up_exps.weight"));
-    let rows: [(u64, &[u8], &[&str]); 13] = [
+    let norm = find("blk.0.ffn_norm.weight") - "ffn_norm.weight".len() as u64;
+    let rows: [(u64, &[u8], &[&str]); 14] = [
+        (norm, b"ffn_gate", &["blk.0.ffn_norm.weight"]),
         (query, &nan, &["tensor blk.3.attn_q.weight", "not finite in row 2"]),
         (up, &nan, &["tensor blk.1.ffn_up_exps.weight", "not finite in row 2"]),
         (0, b"GGML", &["not a GGUF file", "check the path"]),

@@ -8,7 +8,7 @@ mod staging;
 
 pub use staging::{Filling, Staging, View};
 
-use crate::plan::{Life, Plan, REGIONS, RegionId};
+use crate::plan::{Life, Plan, REGIONS, RegionId, check};
 use crate::sys::{Mapping, SysError};
 use bytemuck::Zeroable;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +25,7 @@ pub struct Arena<'p> {
 impl<'p> Arena<'p> {
     /// Maps the plan's arena and touches every page of it.
     pub fn new(plan: &'p Plan) -> Result<Arena<'p>, SysError> {
+        assert!(check(plan).is_ok(), "an arena is made from a proven plan");
         let mapping = Mapping::new(plan.arena_bytes as usize, plan.inputs.device.huge_pages)?;
         mapping.touch();
         Ok(Arena {

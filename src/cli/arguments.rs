@@ -6,6 +6,9 @@ use crate::sys::start;
 use crate::token::SamplerConfig;
 use core::str::FromStr;
 
+/// Tokens that count as recent where no flag says so.
+const REPEAT_LAST: u32 = 64;
+
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -61,7 +64,7 @@ pub fn parse(
         tokens: None,
         threads: None,
         isa: default_isa()?,
-        sampler: SamplerConfig::GREEDY,
+        sampler: SamplerConfig { repeat_last: REPEAT_LAST, ..SamplerConfig::GREEDY },
         json: false,
         ignore_end: false,
         prove_seal: false,
@@ -183,7 +186,7 @@ fn flag(
         b"--top-p" => sampler.top_p = cursor.number(flag, "a number from 0 to 1")?,
         b"--min-p" => sampler.min_p = cursor.number(flag, "a number from 0 to 1")?,
         b"--repeat-penalty" => {
-            sampler.repeat_penalty = cursor.number(flag, "a number of 1 or more")?;
+            sampler.repeat_penalty = cursor.number(flag, "a positive number")?;
         }
         b"--repeat-last" => sampler.repeat_last = cursor.number(flag, "a count")?,
         _ => return Err(ArgumentError::UnknownFlag { found: flag }),

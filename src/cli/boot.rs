@@ -20,7 +20,6 @@ use crate::sys::{
 };
 use crate::token::Tokenizer;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// How to boot.
 #[derive(Clone, Copy)]
@@ -66,6 +65,9 @@ pub fn boot<R>(
         return Err(Fault::PageBytes { wanted: plan.inputs.device.page_bytes, found: pages });
     }
     let (file, header) = open_image(plan, options)?;
+    if let Some(available) = available_bytes().filter(|&bytes| bytes < plan.arena_bytes) {
+        return Err(Fault::NoRoom { wanted: plan.arena_bytes, available });
+    }
     let arena = Arena::new(plan).map_err(|error| Fault::Arena {
         error,
         bytes: plan.arena_bytes,
@@ -118,6 +120,13 @@ fn open_image(plan: &Plan, options: &BootOptions) -> Result<(File, Header), Faul
     header
         .matches(&plan.inputs.shape, &plan.inputs.numerics.types)
         .map_err(|error| Fault::Image { path, error })?;
+    let (trained, context) = (header.constants().context_trained, plan.inputs.context_tokens);
+    if u64::from(trained) < context {
+        Stderr::line(format_args!(
+            "ganglion: the plan has {context} tokens of context, the model was trained for \
+             {trained}: longer texts may lose their thread"
+        ));
+    }
     Ok((file, header))
 }
 
@@ -227,13 +236,8 @@ impl Booting<'_> {
         let device = &self.plan.inputs.device;
         let stacks: &mut [u8] = self.arena.carve(RegionId::Stacks);
         let mut stacks = stacks.chunks_exact_mut(device.stack_bytes as usize);
-        let next_member = AtomicUsize::new(1);
         let serve_reads = || larder.serve();
-        let serve_jobs = || {
-            let member = next_member.fetch_add(1, Ordering::Relaxed);
-            self.pin(member);
-            team.serve(member);
-        };
+        let serve_jobs = || team.serve(|member| self.pin(member));
         scope(|scope| {
             let _stop = StopOnDrop { larder, team };
             let mut spawn = |body| {

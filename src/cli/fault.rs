@@ -83,6 +83,13 @@ pub enum Fault {
         /// The system's.
         found: u64,
     },
+    /// There is less memory free than the arena takes.
+    NoRoom {
+        /// Bytes of the arena.
+        wanted: u64,
+        /// Bytes the system says are free.
+        available: u64,
+    },
     /// The arena can't be had.
     Arena {
         /// What the kernel answered.
@@ -126,6 +133,7 @@ impl Fault {
             | Fault::DownUnit { .. } => exit::DATA,
             Fault::ImageName | Fault::ImageOpen { .. } => exit::NO_INPUT,
             Fault::MemoryBacked { .. } | Fault::Plan(_) | Fault::PageBytes { .. } => exit::CONFIG,
+            Fault::NoRoom { .. } => exit::RETRY,
             Fault::Arena { .. }
             | Fault::Thread(_)
             | Fault::Lock(_)
@@ -189,11 +197,9 @@ impl fmt::Display for Fault {
                 write!(f, "image {} can't be opened: {error}; ", text(path))?;
                 write!(f, "make it with `ganglion-forge pack` or name it with --image")
             }
-            Fault::ImageRead { path, error: ReadError::Errno(errno) } => {
-                write!(f, "image {} can't be read (errno {errno}); check the disk", text(path))
-            }
-            Fault::ImageRead { path, error: ReadError::Short(_) } => {
-                write!(f, "image {} ends too early; copy or pack it again", text(path))
+            Fault::ImageRead { path, error } => {
+                write!(f, "image {} can't be read: {error}; ", text(path))?;
+                write!(f, "check the disk, copy or pack it again")
             }
             Fault::Image { path, error } => {
                 write!(f, "image {} can't be used: {error}", text(path))
@@ -228,6 +234,11 @@ impl fmt::Display for Fault {
                 "the arena of {bytes} bytes can't be mapped: {error}, {available} bytes are \
                  available; free some memory or build a smaller budget"
             ),
+            Fault::NoRoom { wanted, available } => write!(
+                f,
+                "the arena needs {wanted} bytes, {available} are available; end something or build \
+                 a smaller budget"
+            ),
             Fault::Thread(error) => write!(f, "a thread can't be started: {error}"),
             Fault::Lock(error) => {
                 write!(f, "the plan demands locked memory, but {error}, or set lock = \"try\"")
@@ -242,6 +253,30 @@ impl fmt::Display for Fault {
             ),
             Fault::Model(error) => error.fmt(f),
             Fault::Output(error) => write!(f, "the text can't be written to stdout: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a test machine can't be brought to: the others are in tests/bad_input.rs.
+    #[test]
+    fn faults_of_the_system_have_sentence_and_code() {
+        let error = SysError { call: "seccomp", errno: libc::EINVAL };
+        let rows = [
+            (Fault::NoRoom { wanted: 9, available: 5 }, exit::RETRY, "needs 9 bytes, 5 are"),
+            (Fault::OverBudget { used: 9, budget: 5 }, exit::OS, "over its budget of 5"),
+            (Fault::PageBytes { wanted: 4096, found: 16384 }, exit::CONFIG, "has 16384"),
+            (Fault::Seal(error), exit::OS, "leave out --prove-seal"),
+            (Fault::Thread(error), exit::OS, "a thread can't be started: seccomp failed"),
+            (Fault::Arena { error, bytes: 9, available: 5 }, exit::OS, "9 bytes can't be mapped"),
+        ];
+        for (fault, code, says) in rows {
+            let said = fault.to_string();
+            assert_eq!(fault.exit_code(), code, "{said}");
+            assert!(said.contains(says) && !said.contains('\n'), "{said}");
         }
     }
 }

@@ -26,7 +26,7 @@ ganglion run [FLAGS] PROMPT: continues PROMPT on stdout, then one line about it 
       --top-p P          draw from the likeliest that make up P; 1 for all (default)
       --min-p P          drop tokens below P times the likeliest; 0 for none (default)
       --repeat-penalty R divide the odds of recent tokens; 1 for no penalty (default)
-      --repeat-last N    how many tokens are recent
+      --repeat-last N    how many tokens are recent (default 64)
   -s, --seed N           same numerics, prompt and seed give the same text, bit for bit
   -t, --threads N        at most the plan's
       --image PATH       another place of the image

@@ -3,7 +3,6 @@
 use super::{CLUSTER, Chosen, ClusterError, Dimensions, Fired, Input, Observer};
 use crate::cache::Cache;
 use crate::image::{ActivationFn, Record};
-use crate::kernel::math::silu;
 use crate::kernel::{Accumulator, DownItem, Kernels, accumulator_len};
 use crate::plan::THREADS_MAX;
 use crate::storage::{Landed, Larder};
@@ -103,6 +102,13 @@ struct Records<'b> {
     spread: Spread,
 }
 
+impl Records<'_> {
+    /// First byte of a record.
+    fn record(&self, index: usize) -> usize {
+        index * self.spread.stride
+    }
+}
+
 type Batch<'b> = heapless::Vec<DownItem<'b>, BATCH>;
 
 impl Task<'_> {
@@ -178,49 +184,61 @@ impl Task<'_> {
         Ok(())
     }
 
-    /// Gate, up and down of a run of records. The expert's share is part of the activation. With
-    /// dReLU an up row is computed where its gate is positive only.
+    /// Gate, up and down of a run of records. The expert's share is part of the activation.
     fn records(
         &self,
         worker: &mut Worker<'_>,
         chosen: Chosen,
         run: Records<'_>,
     ) -> Result<(), ClusterError> {
-        let Records { neuron, count, bytes, spread } = run;
-        let (weight, x) = (self.dims.weight, self.input.x);
         let column_bytes = self.dims.record.column_bytes as usize;
-        let (mut gates, mut ups) = ([0.0; BATCH], [0.0; BATCH]);
-        self.kernels.matvec(weight, bytes, spread.stride, x, &mut gates[..count]);
-        let dense = self.dims.activation == ActivationFn::SiLu;
-        if dense {
-            let rows = &bytes[spread.up..];
-            self.kernels.matvec(weight, rows, spread.stride, x, &mut ups[..count]);
+        let mut gates = [0.0; BATCH];
+        let gates = &mut gates[..run.count];
+        self.kernels.matvec(self.dims.weight, run.bytes, run.spread.stride, self.input.x, gates);
+        let mut activations = [0.0; BATCH];
+        let activations = &mut activations[..run.count];
+        match self.dims.activation {
+            ActivationFn::DRelu => self.drelu(&run, gates, activations),
+            ActivationFn::SiLu => self.silu(&run, gates, activations),
         }
         let mut batch = Batch::new();
-        for (index, (&gate, &up)) in gates.iter().zip(&ups).take(count).enumerate() {
-            let record = &bytes[index * spread.stride..];
-            // Written so that a NaN goes on, to where it is told.
-            let opened = if dense {
-                silu(gate) * up
-            } else if gate <= 0.0 {
-                0.0
-            } else {
-                let up = self.kernels.dot(weight, &record[spread.up..], x);
-                if up <= 0.0 { 0.0 } else { gate * up }
-            };
-            if opened == 0.0 {
-                continue;
-            }
-            let column = &record[spread.down..spread.down + column_bytes];
-            let item = DownItem { activation: opened * chosen.weight, column };
+        for (index, &activation) in activations.iter().enumerate().filter(|(_, a)| **a != 0.0) {
+            let column = run.record(index) + run.spread.down;
+            let column = &run.bytes[column..column + column_bytes];
+            let item = DownItem { activation: activation * chosen.weight, column };
             assert!(batch.push(item).is_ok(), "a batch holds a run");
             if let Some(observer) = self.observer {
-                let Input { layer, .. } = self.input;
-                let neuron = neuron + index as u32;
-                observer(Fired { layer, expert: chosen.expert, neuron, gate });
+                let (layer, expert) = (self.input.layer, chosen.expert);
+                let neuron = run.neuron + index as u32;
+                observer(Fired { layer, expert, neuron, gate: gates[index] });
             }
         }
         self.add(worker, chosen.expert, &batch)
+    }
+
+    /// relu(gate) * relu(up): the up rows of open gates only. Written so that a NaN goes on, to
+    /// where it is told.
+    fn drelu(&self, run: &Records<'_>, gates: &[f32], activations: &mut [f32]) {
+        let is_open = |gate: f32| gate > 0.0 || gate.is_nan();
+        let open = || gates.iter().enumerate().filter(|(_, gate)| is_open(**gate));
+        let up_row = |(index, _)| &run.bytes[run.record(index) + run.spread.up..];
+        let rows: heapless::Vec<&[u8], BATCH> = open().map(up_row).collect();
+        let mut ups = [0.0; BATCH];
+        let ups = &mut ups[..rows.len()];
+        self.kernels.rows(self.dims.weight, &rows, self.input.x, ups);
+        for ((index, gate), &up) in open().zip(&*ups) {
+            activations[index] = gate * if up <= 0.0 { 0.0 } else { up };
+        }
+    }
+
+    /// silu(gate) * up.
+    fn silu(&self, run: &Records<'_>, gates: &[f32], activations: &mut [f32]) {
+        let mut ups = [0.0; BATCH];
+        let ups = &mut ups[..run.count];
+        let rows = &run.bytes[run.spread.up..];
+        self.kernels.matvec(self.dims.weight, rows, run.spread.stride, self.input.x, ups);
+        activations.copy_from_slice(gates);
+        self.kernels.silu(activations, ups);
     }
 
     fn add(

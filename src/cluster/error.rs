@@ -30,7 +30,8 @@ impl fmt::Display for ClusterError {
             ClusterError::Overflow { layer, expert } => write!(
                 f,
                 "an activation of layer {layer}, expert {expert} is not finite or leaves the \
-                 fixed-point range; pack the image again with a wider down unit"
+                 fixed-point range; pack the image from a sound model file, \
+                 and report it if it stays"
             ),
         }
     }

@@ -224,7 +224,7 @@ impl<'a> Workshop<'a> {
         self.larder.release();
     }
 
-    /// Fills free slots with the first records of every expert, the hottest ones: called at boot.
+    /// Fills free slots with the first records of every expert, called at boot.
     pub fn warm(&mut self, layers: u16) -> Result<(), ClusterError> {
         let experts = u32::from(layers) * self.dims.experts;
         let neurons = (self.cache.slots() as u32 / experts).min(self.dims.ff);

@@ -1,7 +1,7 @@
 //! A model file as the packer sees it: its shape, its constants, its tensors by role.
 //!
-//! Used by `pack`, `shape` and build.rs. This version knows the `llama` family with routed experts
-//! and a dReLU gate; everything else is refused by name.
+//! Used by `pack`, `shape` and build.rs. This version knows the `llama` family, dense or with
+//! routed experts, with a SiLU or dReLU gate; everything else is refused by name.
 
 use super::gguf::{GgmlType, Gguf, GgufError, Tensor};
 use super::tokenizer::{TokenizerError, TokenizerSource, build};
@@ -130,6 +130,7 @@ impl ModelFile {
         let gguf = Gguf::open(path)?;
         let file = path.display().to_string();
         expect(&gguf, "general.architecture", "llama", "the llama family")?;
+        plain_rope(&gguf)?;
         let tokenizer = tokenizer(&gguf)?;
         let shape = shape(&gguf, tokenizer.len() as u64)?;
         if let Some((name, limit, found)) = shape.range_fault() {
@@ -194,7 +195,7 @@ impl ModelFile {
         Ok(self.gguf.tensor(name)?)
     }
 
-    /// Rotary frequencies: base^(-2i / head_dim), and the file's own factors where it has them.
+    /// Rotary frequencies: base^(-2i / head_dim).
     pub fn rope_frequencies(&self) -> Vec<f64> {
         let head_dim = self.shape.head_dim as f64;
         let base = f64::from(self.rope_base);
@@ -224,7 +225,28 @@ impl ModelFile {
         }
         self.check(self.gguf.tensor("token_embd.weight")?, s.hidden, s.vocab, 1)?;
         self.check(self.gguf.tensor("output_norm.weight")?, s.hidden, 1, 1)?;
-        self.check(self.head()?, s.hidden, s.vocab, 1)
+        self.check(self.head()?, s.hidden, s.vocab, 1)?;
+        self.refuse_the_unknown(&roles.map(|role| role.0))
+    }
+
+    /// A tensor this version does not read would change the text if it were left out.
+    fn refuse_the_unknown(&self, roles: &[&str]) -> Result<(), ModelFileError> {
+        let whole = ["token_embd.weight", "output_norm.weight", "output.weight"];
+        let known = |name: &str| match name.strip_prefix("blk.").and_then(|n| n.split_once('.')) {
+            Some((_, role)) => role
+                .strip_suffix(".weight")
+                .is_some_and(|role| role == "ffn_gate_inp" || roles.contains(&role)),
+            None => whole.contains(&name),
+        };
+        match self.gguf.tensors().iter().find(|tensor| !known(&tensor.name)) {
+            None => Ok(()),
+            Some(tensor) => Err(ModelFileError::Unknown {
+                path: self.gguf.path().display().to_string(),
+                key: "a tensor",
+                found: tensor.name.clone(),
+                wanted: "models without it",
+            }),
+        }
     }
 
     fn check(
@@ -296,6 +318,32 @@ fn shape(gguf: &Gguf, tokenizer_bytes: u64) -> Result<Shape, ModelFileError> {
         tied: gguf.opt_tensor("output.weight").is_none(),
         tokenizer_bytes,
     })
+}
+
+/// Rotary positions without scaling, over the whole head.
+fn plain_rope(gguf: &Gguf) -> Result<(), ModelFileError> {
+    let unknown = |key, found: String, wanted| {
+        let path = gguf.path().display().to_string();
+        Err(ModelFileError::Unknown { path, key, found, wanted })
+    };
+    let scaling = gguf.opt_string("llama.rope.scaling.type")?.unwrap_or("none");
+    if scaling != "none" {
+        return unknown("llama.rope.scaling.type", scaling.into(), "models without rope scaling");
+    }
+    let turned = gguf.opt_u64("llama.rope.dimension_count")?;
+    let head = match gguf.opt_u64("llama.attention.key_length")? {
+        Some(length) => Some(length),
+        None => {
+            gguf.u64("llama.embedding_length")?.checked_div(gguf.u64("llama.attention.head_count")?)
+        }
+    };
+    match turned {
+        Some(turned) if Some(turned) != head => {
+            let key = "llama.rope.dimension_count";
+            unknown(key, turned.to_string(), "rope over the whole head")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The gate's activation: our own key, or SiLU as every plain llama file means.

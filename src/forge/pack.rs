@@ -56,7 +56,7 @@ pub struct Packed {
     pub file_bytes: u64,
     /// Padding of the records section.
     pub waste_bytes: u64,
-    /// Relative root-mean-square error of gate and up rows, and of down columns.
+    /// Relative root-mean-square error of gate and up rows.
     pub row_error: f64,
     /// Relative root-mean-square error of down columns.
     pub column_error: f64,

@@ -30,7 +30,8 @@ pub enum SectionKind {
     Resident,
     /// Packed tokenizer tables, see [`super::tokenizer`].
     Tokenizer,
-    /// Original index of each neuron, u32[layers][experts][ff]: the image orders them by hotness.
+    /// Original index of each neuron, u32[layers][experts][ff]. Today's packer keeps the file's
+    /// order; with a profile the hottest will come first.
     Order,
     /// One row a token, each with its tag.
     Embedding,
@@ -379,6 +380,7 @@ impl Header {
             ("vocab", shape.vocab, own_shape.vocab),
             ("tied", u64::from(shape.tied), u64::from(own_shape.tied)),
             ("tokenizer_bytes", shape.tokenizer_bytes, own_shape.tokenizer_bytes),
+            ("activation", code(shape.activation), code(own_shape.activation)),
         ];
         for (name, wanted, found) in pairs {
             if wanted != found {
@@ -400,6 +402,10 @@ impl Header {
     fn checksum(&self) -> u32 {
         crc32c(0, bytemuck::bytes_of(&Header { crc: 0, ..*self }))
     }
+}
+
+fn code(activation: ActivationFn) -> u64 {
+    u64::from(activation.code())
 }
 
 /// Where each section lies: back to back behind the header, each a whole number of blocks.

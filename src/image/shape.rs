@@ -5,6 +5,8 @@
 
 use super::geometry::{BLOCK_BYTES, Record, TAG_BYTES, WeightType, round_up};
 
+/// Most neurons: a table entry has 31 bits for a slot plus one.
+pub const NEURONS_MAX: u64 = (1 << 31) - 2;
 /// Most experts that may run for one token.
 pub const EXPERTS_USED_MAX: u64 = 16;
 
@@ -118,6 +120,9 @@ impl Shape {
                 return Some((name, max, found));
             }
             i += 1;
+        }
+        if self.neurons() > NEURONS_MAX {
+            return Some(("neurons", NEURONS_MAX, self.neurons()));
         }
         if self.experts_used > EXPERTS_USED_MAX {
             return Some(("experts_used", EXPERTS_USED_MAX, self.experts_used));

@@ -7,7 +7,7 @@ impl Model<'_> {
     /// Adds the attention of `layer` at `position` to the residual stream.
     pub(super) fn attention(&mut self, layer: usize, position: usize) -> Result<(), ModelError> {
         let weights = self.weights.layer(layer);
-        self.norm_and_quantize(RegionId::Residual, weights.attn_norm, "an attention norm")?;
+        self.norm_and_quantize(weights.attn_norm, "an attention norm", layer)?;
         self.project(layer, position);
         self.attend(layer, position);
         self.join(layer)

@@ -103,7 +103,7 @@ impl<'a> Model<'a> {
     pub fn logits(&mut self) -> Result<&mut [f32], ModelError> {
         let hidden = self.shape.hidden as usize;
         let norm = self.weights.output_norm();
-        self.norm_and_quantize(RegionId::Residual, norm, "the final norm")?;
+        self.norm_and_quantize(norm, "the final norm", 0)?;
         let [codes, scales, input, logits] = self.scratch.parts([
             RegionId::InputCodes,
             RegionId::InputScales,
@@ -156,7 +156,7 @@ impl<'a> Model<'a> {
     fn feed_forward(&mut self, layer: usize) -> Result<(), ModelError> {
         let hidden = self.shape.hidden as usize;
         let weights = self.weights.layer(layer);
-        self.norm_and_quantize(RegionId::Residual, weights.ffn_norm, "a feed-forward norm")?;
+        self.norm_and_quantize(weights.ffn_norm, "a feed-forward norm", layer)?;
         let [residual, input, codes, scales, update, sums, router] = self.scratch.parts([
             RegionId::Residual,
             RegionId::Input,
@@ -185,16 +185,16 @@ impl<'a> Model<'a> {
         Ok(())
     }
 
-    /// Normalises `from` into the input region and quantises it.
+    /// Normalises the residual stream into the input region and quantises it.
     fn norm_and_quantize(
         &mut self,
-        from: RegionId,
         weight: &[f32],
         stage: &'static str,
+        layer: usize,
     ) -> Result<(), ModelError> {
         let hidden = self.shape.hidden as usize;
         let [source, input, codes, scales] = self.scratch.parts([
-            from,
+            RegionId::Residual,
             RegionId::Input,
             RegionId::InputCodes,
             RegionId::InputScales,
@@ -203,8 +203,7 @@ impl<'a> Model<'a> {
         let (values, tail) = input.split_at_mut(hidden);
         self.kernels.rms_norm(bytemuck::cast_slice(source), weight, self.constants.rms_eps, values);
         tail.fill(0.0);
-        quantize(self.kernels, values, codes, scales)
-            .ok_or(ModelError::NotFinite { stage, layer: 0 })
+        quantize(self.kernels, values, codes, scales).ok_or(ModelError::NotFinite { stage, layer })
     }
 }
 

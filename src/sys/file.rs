@@ -61,6 +61,15 @@ pub enum ReadError {
     Short(usize),
 }
 
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Errno(errno) => write!(f, "pread failed with errno {errno}"),
+            ReadError::Short(bytes) => write!(f, "it ended after {bytes} bytes"),
+        }
+    }
+}
+
 #[repr(C, align(4096))]
 struct Block([u8; ALIGN]);
 

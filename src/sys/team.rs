@@ -16,6 +16,7 @@ pub struct Team {
     epoch: WaitWord,
     pending: WaitWord,
     led: AtomicBool,
+    joined: AtomicUsize,
     job: UnsafeCell<Option<&'static Job>>,
 }
 
@@ -38,6 +39,7 @@ impl Team {
             epoch: WaitWord::new(0),
             pending: WaitWord::new(0),
             led: AtomicBool::new(false),
+            joined: AtomicUsize::new(0),
             job: UnsafeCell::new(None),
         }
     }
@@ -48,8 +50,12 @@ impl Team {
         Lead(self)
     }
 
-    /// Body of worker `member` (1..threads): runs jobs until [`Team::dismiss`].
-    pub fn serve(&self, member: usize) {
+    /// Body of a worker, one for each member beside the main thread: takes a number, tells it to
+    /// `started`, and runs jobs until [`Team::dismiss`].
+    pub fn serve(&self, started: impl FnOnce(usize)) {
+        let member = self.joined.fetch_add(1, Ordering::Relaxed) + 1;
+        assert!(member < self.threads, "a team has one thread a member");
+        started(member);
         let mut seen = 0;
         loop {
             seen = self.epoch.wait_while(seen);
@@ -83,13 +89,25 @@ impl Team {
         self.pending.store(self.threads as u32 - 1);
         let epoch = self.epoch.load();
         self.epoch.store(if epoch + 1 == LEAVE { 1 } else { epoch + 1 });
+        let guard = PanicOnUnwind;
         job(0);
+        core::mem::forget(guard);
         loop {
             match self.pending.load() {
                 0 => break,
                 left => self.pending.wait_while(left),
             };
         }
+    }
+}
+
+/// Unwinding past a running job would free what the other members still use: a panic while
+/// panicking ends the process.
+struct PanicOnUnwind;
+
+impl Drop for PanicOnUnwind {
+    fn drop(&mut self) {
+        panic!("the lead panicked while its team was running");
     }
 }
 
@@ -170,12 +188,7 @@ mod tests {
         for threads in 1..4 {
             let mut stacks = [const { Stack([0; 65536]) }; 3];
             let team = Team::new(threads);
-            let serve: Vec<_> = (1..threads)
-                .map(|member| {
-                    let team = &team;
-                    move || team.serve(member)
-                })
-                .collect();
+            let serve: Vec<_> = (1..threads).map(|_| || team.serve(|_| {})).collect();
             let mut lead = team.lead();
             scope(|scope| {
                 for (stack, body) in stacks.iter_mut().zip(&serve) {

@@ -10,7 +10,8 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Most threads of a scope.
 pub const THREADS_MAX: usize = 64;
-const CANARY: [u8; 64] = [0xca; 64];
+/// The lowest page of a stack: whatever overruns the stack writes into it first.
+const CANARY: [u8; 4096] = [0xca; 4096];
 
 type Body<'env> = &'env (dyn Fn() + Sync);
 
@@ -40,13 +41,13 @@ pub fn scope<'env, R>(body: impl FnOnce(&Scope<'env>) -> R) -> R {
 }
 
 impl<'env> Scope<'env> {
-    /// Starts a thread on `stack` (at least 32 KiB). The lowest bytes of the stack are a canary,
+    /// Starts a thread on `stack` (at least 32 KiB). The lowest page of the stack is a canary,
     /// looked at when the thread is joined.
     pub fn spawn(&self, stack: &'env mut [u8], body: Body<'env>) -> Result<(), SysError> {
         let index = self.started.get();
         assert!(index < THREADS_MAX, "the plan bounds the threads");
-        let (canary, usable) = stack.split_at_mut(4096);
-        canary[..CANARY.len()].copy_from_slice(&CANARY);
+        let (canary, usable) = stack.split_at_mut(CANARY.len());
+        canary.copy_from_slice(&CANARY);
         // SAFETY: cell `index` was never used: only this thread spawns, each index once. The cell
         // and the stack stay in place until the scope has joined the thread. `attributes` is
         // initialised by pthread_attr_init before use.
@@ -78,7 +79,8 @@ impl<'env> Scope<'env> {
             let canary = unsafe {
                 let handle = (*self.handles.get())[index].assume_init();
                 libc::pthread_join(handle, core::ptr::null_mut());
-                core::slice::from_raw_parts((*self.stacks.get())[index].assume_init(), 64)
+                let canary = (*self.stacks.get())[index].assume_init();
+                core::slice::from_raw_parts(canary, CANARY.len())
             };
             assert!(canary == CANARY, "thread {index} overran its stack");
         }

@@ -6,7 +6,7 @@ use crate::refusal::{Folder, Table, text_of, unprivileged};
 use ganglion::baked::IMAGE;
 use ganglion::image::header::HEADER_BYTES;
 use ganglion::image::tag::crc32c;
-use ganglion::image::{Header, SectionKind, Shape, Types, WeightType};
+use ganglion::image::{ActivationFn, Header, SectionKind, Shape, Types, WeightType};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -274,6 +274,7 @@ fn images_of_another_kind() {
         ("ff = 512, the image has 511", Shape { ff: 511, ..shape }),
         ("vocab = 2048, the image has 32000", Shape { vocab: 32000, ..shape }),
         ("tied = 1, the image has 0", Shape { tied: false, ..shape }),
+        ("activation = 1, the image has 2", Shape { activation: ActivationFn::SiLu, ..shape }),
         ("the image has 64273", Shape { tokenizer_bytes: 64273, ..shape }),
     ];
     for (says, shape) in shapes {
