@@ -1,4 +1,4 @@
-// Attention of one query head over its cached keys and values, exp and gates: AVX-512.
+// Attention of query heads over their cached keys and values, exp and gates: AVX-512.
 #include "avx512.h"
 
 enum { KEY_BLOCK = 32 };
@@ -73,41 +73,73 @@ INLINE void mix(float *out, float keep, const float *weights, size_t count, cons
     }
 }
 
-INLINE void attend(float *out, const float *q, const void *keys, const void *values, size_t count,
-                   size_t dim, float scale, bool half) {
-    float max = -__builtin_inff(), total = 0.0f;
+// The softmax of a query so far.
+typedef struct {
+    float max, total;
+} state;
+
+// From 32 scores to weights; gives what the output so far is multiplied with.
+INLINE float soften(state *s, float *weights, __m512 s0, __m512 s1) {
+    float max = max_lane(s0, s1, s->max);
+    float keep = _mm512_cvtss_f32(exp16(_mm512_set1_ps(s->max - max)));
+    __m512 w0 = exp16(_mm512_sub_ps(s0, _mm512_set1_ps(max)));
+    __m512 w1 = exp16(_mm512_sub_ps(s1, _mm512_set1_ps(max)));
+    _mm512_store_ps(weights, w0);
+    _mm512_store_ps(weights + LANES, w1);
+    s->max = max;
+    s->total = s->total * keep + tree(_mm512_add_ps(w0, w1));
+    return keep;
+}
+
+// A block of up to 32 keys, from element `at` on, for one query.
+INLINE void one_block(float *out, state *s, const float *q, const void *keys, const void *values,
+                      size_t at, size_t block, size_t dim, float scale, bool half) {
+    size_t rest = block > LANES ? block - LANES : 0;
+    float weights[KEY_BLOCK] __attribute__((aligned(64)));
+    __m512 s0 = scores(q, keys, at, block, dim, scale, half);
+    __m512 s1 = scores(q, keys, at + LANES * dim, rest, dim, scale, half);
+    float keep = soften(s, weights, s0, s1);
+    size_t i = 0;
+    for (; i + 128 <= dim; i += 128) {
+        mix(out + i, keep, weights, block, values, at + i, dim, 8, half);
+    }
+    for (; i + 64 <= dim; i += 64) {
+        mix(out + i, keep, weights, block, values, at + i, dim, 4, half);
+    }
+    for (; i < dim; i += LANES) {
+        mix(out + i, keep, weights, block, values, at + i, dim, 1, half);
+    }
+}
+
+INLINE void begin(float *out, state *s, size_t dim) {
+    *s = (state){.max = -__builtin_inff(), .total = 0.0f};
     for (size_t i = 0; i < dim; i += LANES) {
         _mm512_storeu_ps(out + i, _mm512_setzero_ps());
     }
-    for (size_t first = 0; first < count; first += KEY_BLOCK) {
-        size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
-        size_t rest = block > LANES ? block - LANES : 0;
-        __m512 s0 = scores(q, keys, first * dim, block, dim, scale, half);
-        __m512 s1 = scores(q, keys, (first + LANES) * dim, rest, dim, scale, half);
-        float new_max = max_lane(s0, s1, max);
-        float keep = _mm512_cvtss_f32(exp16(_mm512_set1_ps(max - new_max)));
-        max = new_max;
-        float weights[KEY_BLOCK] __attribute__((aligned(64)));
-        __m512 w0 = exp16(_mm512_sub_ps(s0, _mm512_set1_ps(max)));
-        __m512 w1 = exp16(_mm512_sub_ps(s1, _mm512_set1_ps(max)));
-        _mm512_store_ps(weights, w0);
-        _mm512_store_ps(weights + LANES, w1);
-        total = total * keep + tree(_mm512_add_ps(w0, w1));
-        size_t i = 0;
-        for (; i + 128 <= dim; i += 128) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 8, half);
-        }
-        for (; i + 64 <= dim; i += 64) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 4, half);
-        }
-        for (; i < dim; i += LANES) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 1, half);
-        }
-    }
+}
+
+INLINE void finish(float *out, const state *s, size_t dim) {
     for (size_t i = 0; i < dim; i += LANES) {
         __m512 o = _mm512_loadu_ps(out + i);
-        _mm512_storeu_ps(out + i, _mm512_div_ps(o, _mm512_set1_ps(total)));
+        _mm512_storeu_ps(out + i, _mm512_div_ps(o, _mm512_set1_ps(s->total)));
     }
+}
+
+// One query over the keys from `first` on.
+INLINE void one_query(float *out, state *s, const float *q, const void *keys, const void *values,
+                      size_t first, size_t count, size_t dim, float scale, bool half) {
+    for (; first < count; first += KEY_BLOCK) {
+        size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
+        one_block(out, s, q, keys, values, first * dim, block, dim, scale, half);
+    }
+}
+
+INLINE void attend(float *out, const float *q, const void *keys, const void *values, size_t count,
+                   size_t dim, float scale, bool half) {
+    state s;
+    begin(out, &s, dim);
+    one_query(out, &s, q, keys, values, 0, count, dim, scale, half);
+    finish(out, &s, dim);
 }
 
 void gk_attend_f32_f32_f32_avx512(float *out, const float *q, const float *keys,
@@ -118,6 +150,126 @@ void gk_attend_f32_f32_f32_avx512(float *out, const float *q, const float *keys,
 void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *keys,
                                   const uint16_t *values, size_t count, size_t dim, float scale) {
     attend(out, q, keys, values, count, dim, scale, true);
+}
+
+// Scores of four queries with four keys each: query, then key.
+INLINE __m512 scores4(const float *const *q, const void *keys, size_t at, size_t dim, bool half) {
+    __m512 sums[LANES];
+    UNROLL for (int i = 0; i < LANES; i++) {
+        sums[i] = _mm512_setzero_ps();
+    }
+    for (size_t i = 0; i < dim; i += LANES) {
+        __m512 key[4];
+        UNROLL for (size_t j = 0; j < 4; j++) {
+            key[j] = load_kv(keys, at + j * dim + i, half);
+        }
+        UNROLL for (int h = 0; h < 4; h++) {
+            __m512 q16 = _mm512_loadu_ps(q[h] + i);
+            UNROLL for (int j = 0; j < 4; j++) {
+                sums[4 * h + j] = _mm512_add_ps(sums[4 * h + j], _mm512_mul_ps(q16, key[j]));
+            }
+        }
+    }
+    return tree16(sums);
+}
+
+// mix for four queries and whole blocks, 16 * vectors elements from `i` on.
+INLINE void mix4(float *const *out, const float *keep, float (*weights)[KEY_BLOCK],
+                 const void *values, size_t at, size_t i, size_t dim, int vectors, bool half) {
+    __m512 sum[4][4];
+    UNROLL for (int h = 0; h < 4; h++) {
+        UNROLL for (int v = 0; v < vectors; v++) {
+            __m512 o = _mm512_loadu_ps(out[h] + i + (size_t)(LANES * v));
+            sum[h][v] = _mm512_mul_ps(o, _mm512_set1_ps(keep[h]));
+        }
+    }
+    for (size_t j = 0; j < KEY_BLOCK; j++) {
+        __m512 value[4];
+        UNROLL for (int v = 0; v < vectors; v++) {
+            value[v] = load_kv(values, at + j * dim + i + (size_t)(LANES * v), half);
+        }
+        UNROLL for (int h = 0; h < 4; h++) {
+            __m512 weight = _mm512_set1_ps(weights[h][j]);
+            UNROLL for (int v = 0; v < vectors; v++) {
+                sum[h][v] = _mm512_add_ps(sum[h][v], _mm512_mul_ps(weight, value[v]));
+            }
+        }
+    }
+    UNROLL for (int h = 0; h < 4; h++) {
+        UNROLL for (int v = 0; v < vectors; v++) {
+            _mm512_storeu_ps(out[h] + i + (size_t)(LANES * v), sum[h][v]);
+        }
+    }
+}
+
+// A block of 32 keys that all four queries see.
+INLINE void four_block(float *const *out, state *states, const float *const *q, const void *keys,
+                       const void *values, size_t at, size_t dim, float scale, bool half) {
+    float weights[4][KEY_BLOCK] __attribute__((aligned(64)));
+    float keep[4];
+    for (size_t j = 0; j < KEY_BLOCK; j += 4) {
+        __m512 four = scores4(q, keys, at + j * dim, dim, half);
+        four = _mm512_mul_ps(four, _mm512_set1_ps(scale));
+        _mm_store_ps(weights[0] + j, _mm512_castps512_ps128(four));
+        _mm_store_ps(weights[1] + j, _mm512_extractf32x4_ps(four, 1));
+        _mm_store_ps(weights[2] + j, _mm512_extractf32x4_ps(four, 2));
+        _mm_store_ps(weights[3] + j, _mm512_extractf32x4_ps(four, 3));
+    }
+    UNROLL for (int h = 0; h < 4; h++) {
+        __m512 s0 = _mm512_load_ps(weights[h]), s1 = _mm512_load_ps(weights[h] + LANES);
+        keep[h] = soften(&states[h], weights[h], s0, s1);
+    }
+    size_t i = 0;
+    for (; i + 64 <= dim; i += 64) {
+        mix4(out, keep, weights, values, at, i, dim, 4, half);
+    }
+    for (; i < dim; i += LANES) {
+        mix4(out, keep, weights, values, at, i, dim, 1, half);
+    }
+}
+
+INLINE void attend_block(float *out, size_t out_stride, const float *q, size_t q_stride,
+                         size_t positions, size_t group, const void *keys, const void *values,
+                         size_t first, size_t dim, float scale, bool half) {
+    size_t queries = positions * group;
+    for (size_t i = 0; i < queries; i += 4) {
+        size_t some = queries - i < 4 ? queries - i : 4;
+        const float *q_at[4];
+        float *out_at[4];
+        size_t count[4];
+        state states[4];
+        for (size_t h = 0; h < some; h++) {
+            size_t position = (i + h) / group, head = (i + h) % group;
+            q_at[h] = q + position * q_stride + head * dim;
+            out_at[h] = out + position * out_stride + head * dim;
+            count[h] = first + position;
+            begin(out_at[h], &states[h], dim);
+        }
+        size_t key = 0;
+        for (; some == 4 && key + KEY_BLOCK <= count[0]; key += KEY_BLOCK) {
+            four_block(out_at, states, q_at, keys, values, key * dim, dim, scale, half);
+        }
+        for (size_t h = 0; h < some; h++) {
+            one_query(out_at[h], &states[h], q_at[h], keys, values, key, count[h], dim, scale,
+                      half);
+            finish(out_at[h], &states[h], dim);
+        }
+    }
+}
+
+void gk_attends_f32_f32_f32_avx512(float *out, size_t out_stride, const float *q, size_t q_stride,
+                                   size_t positions, size_t group, const float *keys,
+                                   const float *values, size_t first, size_t dim, float scale) {
+    attend_block(out, out_stride, q, q_stride, positions, group, keys, values, first, dim, scale,
+                 false);
+}
+
+void gk_attends_f32_f32_f16_avx512(float *out, size_t out_stride, const float *q, size_t q_stride,
+                                   size_t positions, size_t group, const uint16_t *keys,
+                                   const uint16_t *values, size_t first, size_t dim,
+                                   float scale) {
+    attend_block(out, out_stride, q, q_stride, positions, group, keys, values, first, dim, scale,
+                 true);
 }
 
 void gk_exp_f32_f32_avx512(float *x, size_t len) {

@@ -20,6 +20,10 @@ typedef struct {
 
 typedef __m512 partial_sums[TILE_TOKENS][TILE_ROWS];
 
+INLINE size_t min(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
 // The codes of one row of a band as bytes without a sign, w + 8 or w + 128.
 INLINE void unpack(__m512i *w, const uint8_t *row, int code_bytes, size_t width) {
     if (code_bytes == GROUP) {
@@ -113,6 +117,68 @@ INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t f
     }
 }
 
+// Sums of the quarters of four registers: [a | b | c | d].
+INLINE __m512i add_quarters(const __m512i *v) {
+    __m512i ab = _mm512_add_epi32(_mm512_shuffle_i32x4(v[0], v[1], 0x44),
+                                  _mm512_shuffle_i32x4(v[0], v[1], 0xee));
+    __m512i cd = _mm512_add_epi32(_mm512_shuffle_i32x4(v[2], v[3], 0x44),
+                                  _mm512_shuffle_i32x4(v[2], v[3], 0xee));
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88),
+                            _mm512_shuffle_i32x4(ab, cd, 0xdd));
+}
+
+// A last band of four groups: a register holds four steps of them, so two registers are a row. The
+// four lanes of four rows then make one register.
+INLINE void narrow_band(partial_sums sums, const tile *t, const uint8_t *rows, size_t first_group,
+                        int code_bytes) {
+    enum { WIDTH = 4 };
+    const __m512i offset = _mm512_set1_epi8((char)(code_bytes == GROUP ? 0x80 : 8));
+    const int8_t *codes = t->codes + first_group * GROUP;
+    const float *scales = t->scales + first_group;
+    for (size_t row = 0; row < t->row_count; row += 4) {
+        __m512i low[4], high[4];
+        float row_scales[LANES] __attribute__((aligned(64)));
+        UNROLL for (size_t r = 0; r < 4; r++) {
+            // Rows that are not there repeat the last one.
+            const uint8_t *at = rows + min(row + r, t->row_count - 1) * t->stride;
+            __m512i w = _mm512_loadu_si512(at);
+            if (code_bytes == GROUP) {
+                low[r] = _mm512_xor_si512(w, offset);
+                high[r] = _mm512_xor_si512(_mm512_loadu_si512(at + 64), offset);
+            } else {
+                const __m512i nibble = _mm512_set1_epi8(15);
+                low[r] = _mm512_and_si512(w, nibble);
+                high[r] = _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble);
+            }
+            __m512 four = load_scales(at + WIDTH * code_bytes, WIDTH);
+            _mm_store_ps(row_scales + 4 * r, _mm512_castps512_ps128(four));
+        }
+        __m512 w_scales = _mm512_load_ps(row_scales);
+        for (size_t token = 0; token < t->token_count; token++) {
+            const int8_t *x_at = codes + token * t->code_stride;
+            __m512i x0 = _mm512_loadu_si512(x_at), x1 = _mm512_loadu_si512(x_at + 64);
+            __m512i bias = _mm512_dpbusd_epi32(_mm512_setzero_si512(), offset, x0);
+            bias = _mm512_dpbusd_epi32(bias, offset, x1);
+            __m512i products[4];
+            UNROLL for (int r = 0; r < 4; r++) {
+                __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low[r], x0);
+                products[r] = _mm512_sub_epi32(_mm512_dpbusd_epi32(sum, high[r], x1), bias);
+            }
+            __m512 x_scales =
+                _mm512_broadcast_f32x4(_mm_loadu_ps(scales + token * t->groups));
+            __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(add_quarters(products)),
+                                          _mm512_mul_ps(w_scales, x_scales));
+            __m128 quarters[4] = {
+                _mm512_castps512_ps128(scaled), _mm512_extractf32x4_ps(scaled, 1),
+                _mm512_extractf32x4_ps(scaled, 2), _mm512_extractf32x4_ps(scaled, 3)};
+            UNROLL for (size_t r = 0; r < 4; r++) {
+                float *at = (float *)&sums[token][row + r];
+                _mm_store_ps(at, _mm_add_ps(_mm_load_ps(at), quarters[r]));
+            }
+        }
+    }
+}
+
 INLINE void store_tile(partial_sums sums, const tile *t) {
     __mmask16 mask = (__mmask16)((1u << t->row_count) - 1);
     for (size_t token = 0; token < t->token_count; token++) {
@@ -132,16 +198,14 @@ INLINE void quantized_tile(const tile *t, int code_bytes) {
             rows += LANES * (code_bytes + 2);
             band(sums, t, rows, group, LANES, false, code_bytes);
         }
-        if (group < t->groups) {
+        if (t->groups - group == 4) {
+            narrow_band(sums, t, rows + LANES * (code_bytes + 2), group, code_bytes);
+        } else if (group < t->groups) {
             rows += LANES * (code_bytes + 2);
             band(sums, t, rows, group, t->groups - group, false, code_bytes);
         }
     }
     store_tile(sums, t);
-}
-
-INLINE size_t min(size_t a, size_t b) {
-    return a < b ? a : b;
 }
 
 INLINE void quantized(float *out, size_t out_stride, size_t count, const uint8_t *rows,

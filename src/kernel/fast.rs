@@ -5,7 +5,7 @@
 
 use super::accumulator::{Accumulator, DownItem, Overflow, multiplier, split};
 use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
-use super::ffi::{Bodies, Down, Gates, Gemm, Lists};
+use super::ffi::{Attends, Bodies, Down, Gates, Gemm, Lists};
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
 use super::{Activation, Batch, Columns, DownBatch, KvView};
@@ -128,6 +128,33 @@ pub(super) unsafe fn attend(c: &Bodies, q: &[f32], kv: KvView<'_>, scale: f32, o
             }
             KvView::F16 { keys, values } => {
                 (c.attend_f16)(out, q, keys.as_ptr(), values.as_ptr(), count, dim, scale);
+            }
+        }
+    }
+}
+
+pub(super) unsafe fn attend_block(
+    c: &Attends,
+    q: &[f32],
+    q_stride: usize,
+    dim: usize,
+    kv: KvView<'_>,
+    scale: f32,
+    out: &mut Columns<'_>,
+) {
+    let (positions, group) = (out.tokens, out.count() / dim);
+    let first = kv.len() / dim + 1 - positions;
+    let (to, to_stride, q) = (out.base, out.stride, q.as_ptr());
+    // SAFETY: q and out hold `group` heads at each position; the last position sees all keys.
+    unsafe {
+        match kv {
+            KvView::F32 { keys, values } => {
+                let (k, v) = (keys.as_ptr(), values.as_ptr());
+                (c.f32)(to, to_stride, q, q_stride, positions, group, k, v, first, dim, scale);
+            }
+            KvView::F16 { keys, values } => {
+                let (k, v) = (keys.as_ptr(), values.as_ptr());
+                (c.f16)(to, to_stride, q, q_stride, positions, group, k, v, first, dim, scale);
             }
         }
     }

@@ -108,6 +108,21 @@ kernels! {
 }
 
 kernels! {
+    /// Attention of several heads and positions.
+    Attends:
+    /// Over f32 keys and values.
+    f32(out: *mut f32, out_stride: usize, q: *const f32, q_stride: usize, positions: usize,
+        group: usize, keys: *const f32, values: *const f32, first: usize, dim: usize,
+        scale: f32) -> ():
+        fn gk_attends_f32_f32_f32_avx512;
+    /// Over f16 keys and values.
+    f16(out: *mut f32, out_stride: usize, q: *const f32, q_stride: usize, positions: usize,
+        group: usize, keys: *const u16, values: *const u16, first: usize, dim: usize,
+        scale: f32) -> ():
+        fn gk_attends_f32_f32_f16_avx512;
+}
+
+kernels! {
     /// Rows times a batch of activations.
     Gemm:
     /// q8 rows.

@@ -27,7 +27,7 @@ pub use isa::Isa;
 
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 use accumulator::UNIT_EXPONENTS;
-use ffi::{Bodies, Down, Gates, Gemm, Lists};
+use ffi::{Attends, Bodies, Down, Gates, Gemm, Lists};
 use half::f16;
 
 /// A vector that rows are multiplied with.
@@ -84,6 +84,18 @@ impl KvView<'_> {
         (keys == values).then_some(keys)
     }
 
+    /// The first `len` elements of the keys and of the values.
+    fn first(&self, len: usize) -> Self {
+        match *self {
+            KvView::F32 { keys, values } => {
+                KvView::F32 { keys: &keys[..len], values: &values[..len] }
+            }
+            KvView::F16 { keys, values } => {
+                KvView::F16 { keys: &keys[..len], values: &values[..len] }
+            }
+        }
+    }
+
     fn len(&self) -> usize {
         match self {
             KvView::F32 { keys, .. } => keys.len(),
@@ -114,6 +126,8 @@ pub struct Kernels {
     /// Where there are none, a list is done row by row.
     lists: Option<Lists>,
     gates: Option<Gates>,
+    /// Where there are none, queries are done one by one.
+    attends: Option<Attends>,
     /// Where there are none, a batch is done token by token.
     gemm: Option<Gemm>,
     down: Option<Down>,
@@ -123,7 +137,16 @@ pub struct Kernels {
 impl Kernels {
     /// A table without C functions.
     const fn none(isa: Isa, crc32c: fn(u32, &[u8]) -> u32) -> Kernels {
-        Kernels { isa, bodies: None, lists: None, gates: None, gemm: None, down: None, crc32c }
+        Kernels {
+            isa,
+            bodies: None,
+            lists: None,
+            gates: None,
+            attends: None,
+            gemm: None,
+            down: None,
+            crc32c,
+        }
     }
 
     /// The exact reference, on every machine.
@@ -356,6 +379,46 @@ impl Kernels {
             None => twin::attend(q, kv, scale, out),
             // SAFETY: lengths are checked above; the CPU has this table.
             Some(bodies) => unsafe { fast::attend(bodies, q, kv, scale, out) },
+        }
+    }
+
+    /// Attention of the query heads of one key-value head at several positions in a row, each over
+    /// the keys up to its own: what [`Kernels::attend`] gives for each.
+    ///
+    /// `out`'s columns are the heads' `head_dim` values, head after head, its tokens the positions.
+    /// `q` is laid out alike, `q_stride` floats from one position to the next. `kv` holds the keys
+    /// that the last position sees; each position before it sees one less.
+    pub fn attend_block(
+        &self,
+        q: &[f32],
+        q_stride: usize,
+        head_dim: usize,
+        kv: KvView<'_>,
+        scale: f32,
+        out: &mut Columns<'_>,
+    ) {
+        let (positions, width) = (out.tokens, out.count());
+        assert!(head_dim > 0 && (head_dim as u64).is_multiple_of(LANES));
+        assert!(positions > 0 && width.is_multiple_of(head_dim) && width <= q_stride);
+        assert!(q.len() >= (positions - 1) * q_stride + width);
+        assert!(kv.checked_len().is_some_and(|len| len.is_multiple_of(head_dim)));
+        let keys = kv.len() / head_dim;
+        assert!(keys >= positions);
+        match &self.attends {
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(attends) => unsafe {
+                fast::attend_block(attends, q, q_stride, head_dim, kv, scale, out);
+            },
+            None => {
+                for position in 0..positions {
+                    let seen = kv.first((keys - positions + 1 + position) * head_dim);
+                    let queries = q[position * q_stride..][..width].chunks_exact(head_dim);
+                    let heads = out.token(position).chunks_exact_mut(head_dim);
+                    for (q, out) in queries.zip(heads) {
+                        self.attend(q, seen, scale, out);
+                    }
+                }
+            }
         }
     }
 

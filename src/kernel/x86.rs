@@ -48,6 +48,10 @@ pub(super) static AVX512: Kernels = Kernels {
         f16: gk_rows_f32_f16_f32_avx512,
     }),
     gates: Some(Gates { silu: gk_silu_f32_f32_f32_avx512 }),
+    attends: Some(Attends {
+        f32: gk_attends_f32_f32_f32_avx512,
+        f16: gk_attends_f32_f32_f16_avx512,
+    }),
     gemm: Some(Gemm {
         q8: gk_gemm_f32_q8_q8_avx512,
         q4: gk_gemm_f32_q4_q8_avx512,

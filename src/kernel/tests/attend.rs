@@ -1,7 +1,7 @@
 //! Attention.
 
 use super::*;
-use crate::kernel::KvView;
+use crate::kernel::{Columns, KvView};
 
 const DIMS: [usize; 7] = [16, 32, 48, 64, 80, 128, 256];
 
@@ -50,6 +50,39 @@ fn attention_matches_the_twin_bit_for_bit() {
             for view in cache.views() {
                 for scale in [0.125, 1.0, 40.0] {
                     compare(&q, view, scale, &format!("seed {seed} keys {keys} {pattern:?}"));
+                }
+            }
+        }
+    }
+}
+
+/// Heads and positions together: what the twin gives for each query.
+#[test]
+fn blocks_of_queries_match_single_ones() {
+    for (seed, dim) in (1050..).zip(DIMS) {
+        let mut rng = Rng::new(seed);
+        for (keys, positions, group) in
+            [(1, 1, 1), (1, 1, 5), (40, 1, 8), (64, 1, 3), (7, 7, 1), (70, 33, 2), (130, 9, 3)]
+        {
+            let (width, gap) = (group * dim, 16 * rng.below(2));
+            let pattern = PATTERNS[rng.below(PATTERNS.len())];
+            let q = floats(&mut rng, positions * (width + gap) - gap, pattern);
+            let cache = Cache::new(&mut rng, keys * dim, pattern);
+            for view in cache.views() {
+                let mut expected = vec![0.0; positions * width];
+                for (query, out) in expected.chunks_exact_mut(dim).enumerate() {
+                    let (position, head) = (query / group, query % group);
+                    let q = &q[position * (width + gap) + head * dim..][..dim];
+                    let seen = view.first((keys - positions + 1 + position) * dim);
+                    Kernels::twin().attend(q, seen, 0.25, out);
+                }
+                for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
+                    let mut out = Guarded::new(positions * width);
+                    out.fill(f32::NAN);
+                    let mut columns = Columns::all(&mut out, width);
+                    kernels.attend_block(&q, width + gap, dim, view, 0.25, &mut columns);
+                    let what = format!("seed {seed} {dim} {keys} {positions} {group} {pattern:?}");
+                    assert_same(&expected, &out, &format!("{what} {}", kernels.isa().name()));
                 }
             }
         }
