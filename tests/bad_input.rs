@@ -140,7 +140,8 @@ fn model_files_that_are_not_sound() {
     };
     let (query, up) = (third_row("blk.3.attn_q.weight"), third_row("blk.1.ffn_up_exps.weight"));
     let norm = find("blk.0.ffn_norm.weight") - "ffn_norm.weight".len() as u64;
-    let rows: [(u64, &[u8], &[&str]); 14] = [
+    let rows: [(u64, &[u8], &[&str]); 15] = [
+        (embedding + 12, &2047u64.to_le_bytes(), &["has 2048 tokens", "only 2047 rows"]),
         (norm, b"ffn_gate", &["blk.0.ffn_norm.weight"]),
         (query, &nan, &["tensor blk.3.attn_q.weight", "not finite in row 2"]),
         (up, &nan, &["tensor blk.1.ffn_up_exps.weight", "not finite in row 2"]),

@@ -8,7 +8,7 @@ use crate::arena::{Arena, Staging};
 use crate::cache::Cache;
 use crate::cluster::{Dimensions, Workshop};
 use crate::image::header::HEADER_BYTES;
-use crate::image::{Header, SectionKind};
+use crate::image::{Header, HeaderError, SectionKind};
 use crate::kernel::Kernels;
 use crate::kernel::accumulator::UNIT_EXPONENTS;
 use crate::model::{KvCache, Model, ModelError, Parts, Weights, fill_rope_table};
@@ -204,9 +204,15 @@ impl Booting<'_> {
             embedding_row: arena.carve(RegionId::EmbeddingRow),
             workshop: Workshop::new(kernels, &larder, cache, slots, dims),
         });
+        let tokenizer = Tokenizer::new(tokenizer)?;
+        let (wanted, found) = (shape.vocab, u64::from(tokenizer.token_count()));
+        if found > wanted {
+            let error = HeaderError::Mismatch { name: "vocab", wanted, found };
+            return Err(Fault::Image { path: self.options.image, error });
+        }
         let mut session = Session {
             model,
-            tokenizer: Tokenizer::new(tokenizer)?,
+            tokenizer,
             tokens: arena.carve(RegionId::Tokens),
             header: self.header,
             boot_ns: 0,

@@ -61,6 +61,19 @@ pub enum ModelFileError {
         /// Its value.
         found: u64,
     },
+    /// The tokenizer has ids that no embedding row stands for.
+    #[error(
+        "{path}: the tokenizer has {tokens} tokens, token_embd.weight only {rows} rows; \
+             the file is damaged or joined from two models"
+    )]
+    Vocabulary {
+        /// The file.
+        path: String,
+        /// Tokens of the tokenizer.
+        tokens: u64,
+        /// Rows of the embedding matrix.
+        rows: u64,
+    },
     /// A weight is not a number.
     #[error(
         "{path}: tensor {name} holds a weight that is not finite in row {row}; \
@@ -138,6 +151,10 @@ impl ModelFile {
         }
         if let Some((name, of, found)) = shape.multiple_fault() {
             return Err(ModelFileError::Multiple { path: file, name, of, found });
+        }
+        let tokens = gguf.strings("tokenizer.ggml.tokens")?.len() as u64;
+        if tokens > shape.vocab {
+            return Err(ModelFileError::Vocabulary { path: file, tokens, rows: shape.vocab });
         }
         let name = gguf.opt_string("general.name")?.unwrap_or("model").to_string();
         let constants = Constants {
