@@ -58,8 +58,9 @@ INLINE void add_wide(int64_t *sums, __m512i values, unsigned shift) {
 }
 
 // A tile times the factors of up to six tokens, added to their sums.
-INLINE void multiply(int64_t *sums, size_t sums_stride, const __m512i *tile, size_t pairs,
-                     const int32_t *factors, size_t tokens, int vectors, unsigned shift) {
+INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, const __m512i *tile,
+                     size_t pairs, const int32_t *factors, size_t tokens, int vectors,
+                     unsigned shift) {
     __m512i acc[TOKENS][VECTORS];
     UNROLL for (int t = 0; t < TOKENS; t++) {
         UNROLL for (int v = 0; v < vectors; v++) {
@@ -81,13 +82,13 @@ INLINE void multiply(int64_t *sums, size_t sums_stride, const __m512i *tile, siz
     UNROLL for (size_t t = 0; t < TOKENS; t++) {
         if (t < tokens) {
             UNROLL for (int v = 0; v < vectors; v++) {
-                add_wide(sums + t * sums_stride + LANES * v, acc[t][v], shift);
+                add_wide(sums + at[t] * sums_stride + LANES * v, acc[t][v], shift);
             }
         }
     }
 }
 
-INLINE void block(int64_t *sums, size_t sums_stride, __m512i *tile,
+INLINE void block(int64_t *sums, size_t sums_stride, const uint32_t *at, __m512i *tile,
                   const uint8_t *const *columns, size_t pairs, const int32_t *factors,
                   const bool *any_high, size_t tokens, size_t group, size_t groups, int vectors,
                   bool q4) {
@@ -99,40 +100,40 @@ INLINE void block(int64_t *sums, size_t sums_stride, __m512i *tile,
         for (size_t i = 0; i < count; i++) {
             split |= any_high[t + i];
         }
-        const int32_t *at = factors + t * 2 * CHUNK_PAIRS;
-        int64_t *to = sums + t * sums_stride;
-        multiply(to, sums_stride, tile, pairs, at, count, vectors, 0);
+        const int32_t *low = factors + t * 2 * CHUNK_PAIRS;
+        multiply(sums, sums_stride, at + t, tile, pairs, low, count, vectors, 0);
         if (split) {
-            multiply(to, sums_stride, tile, pairs, at + CHUNK_PAIRS, count, vectors, 16);
+            const int32_t *high = low + CHUNK_PAIRS;
+            multiply(sums, sums_stride, at + t, tile, pairs, high, count, vectors, 16);
         }
     }
 }
 
-INLINE void batch(int64_t *sums, size_t sums_stride, void *scratch, const uint8_t *const *columns,
-                  size_t pairs, const int16_t *factors, const bool *any_high, size_t tokens,
-                  size_t groups, bool q4) {
+INLINE void batch(int64_t *sums, size_t sums_stride, const uint32_t *at, void *scratch,
+                  const uint8_t *const *columns, size_t pairs, const int16_t *factors,
+                  const bool *any_high, size_t tokens, size_t groups, bool q4) {
     const int32_t *both = (const int32_t *)(const void *)factors;
     size_t group = 0;
     for (; group + 2 <= groups; group += 2) {
-        block(sums, sums_stride, scratch, columns, pairs, both, any_high, tokens, group, groups, 4,
-              q4);
+        block(sums, sums_stride, at, scratch, columns, pairs, both, any_high, tokens, group,
+              groups, 4, q4);
     }
     if (group < groups) {
-        block(sums, sums_stride, scratch, columns, pairs, both, any_high, tokens, group, groups, 2,
-              q4);
+        block(sums, sums_stride, at, scratch, columns, pairs, both, any_high, tokens, group,
+              groups, 2, q4);
     }
 }
 
-void gk_batch_i64_q8_i16_avx512(int64_t *sums, size_t sums_stride, void *scratch,
-                                const uint8_t *const *columns, size_t pairs,
+void gk_batch_i64_q8_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                                void *scratch, const uint8_t *const *columns, size_t pairs,
                                 const int16_t *factors, const bool *any_high, size_t tokens,
                                 size_t groups) {
-    batch(sums, sums_stride, scratch, columns, pairs, factors, any_high, tokens, groups, false);
+    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups, false);
 }
 
-void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, void *scratch,
-                                const uint8_t *const *columns, size_t pairs,
+void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                                void *scratch, const uint8_t *const *columns, size_t pairs,
                                 const int16_t *factors, const bool *any_high, size_t tokens,
                                 size_t groups) {
-    batch(sums, sums_stride, scratch, columns, pairs, factors, any_high, tokens, groups, true);
+    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups, true);
 }

@@ -15,10 +15,20 @@ typedef struct {
     const int8_t *codes;
     size_t code_stride;
     const float *scales;
+    const uint32_t *at;
     size_t token_count, groups;
 } tile;
 
 typedef __m512 partial_sums[TILE_TOKENS][TILE_ROWS];
+
+// Codes and scales of a token from a group on.
+INLINE const int8_t *codes_of(const tile *t, size_t token, size_t group) {
+    return t->codes + t->at[token] * t->code_stride + group * GROUP;
+}
+
+INLINE const float *scales_of(const tile *t, size_t token, size_t group) {
+    return t->scales + t->at[token] * t->groups + group;
+}
 
 INLINE size_t min(size_t a, size_t b) {
     return a < b ? a : b;
@@ -48,32 +58,37 @@ typedef struct {
 } weights;
 
 // Adds the products of two rows with `count` tokens to their partial sums; `fresh` ones are zero.
-INLINE void products(__m512 *sums, const weights *w, const int8_t *codes, size_t code_stride,
-                     const float *scales, size_t scale_stride, const __m512i *bias, size_t width,
-                     bool fresh, int count) {
+INLINE void products(__m512 *sums, const weights *w, const tile *t, size_t first_group,
+                     size_t token, const __m512i *bias, size_t width, bool fresh, int count) {
+    const int8_t *codes[ABREAST];
+    const float *scales[ABREAST];
+    UNROLL for (size_t i = 0; i < (size_t)count; i++) {
+        codes[i] = codes_of(t, token + i, first_group);
+        scales[i] = scales_of(t, token + i, first_group);
+    }
     __m512i sum0[ABREAST], sum1[ABREAST];
-    UNROLL for (int t = 0; t < count; t++) {
-        sum0[t] = sum1[t] = bias[t];
+    UNROLL for (int i = 0; i < count; i++) {
+        sum0[i] = sum1[i] = bias[i];
     }
     UNROLL for (size_t step = 0; step < 8; step++) {
-        UNROLL for (int t = 0; t < count; t++) {
-            __m512i x = load_lanes(codes + (size_t)t * code_stride + step * width * 4, width);
+        UNROLL for (int i = 0; i < count; i++) {
+            __m512i x = load_lanes(codes[i] + step * width * 4, width);
             if (width == LANES) {
                 __asm__("" : "+v"(x)); // loaded once for both rows
             }
-            sum0[t] = _mm512_dpbusd_epi32(sum0[t], w->first[step], x);
-            sum1[t] = _mm512_dpbusd_epi32(sum1[t], w->second[step], x);
+            sum0[i] = _mm512_dpbusd_epi32(sum0[i], w->first[step], x);
+            sum1[i] = _mm512_dpbusd_epi32(sum1[i], w->second[step], x);
         }
     }
-    UNROLL for (int t = 0; t < count; t++) {
-        __m512 x_scale = _mm512_castsi512_ps(load_lanes(scales + (size_t)t * scale_stride, width));
-        __m512 *at = sums + t * TILE_ROWS;
+    UNROLL for (int i = 0; i < count; i++) {
+        __m512 x_scale = _mm512_castsi512_ps(load_lanes(scales[i], width));
+        __m512 *at = sums + i * TILE_ROWS;
         __m512 scale0 = _mm512_mul_ps(w->scale0, x_scale);
         __m512 scale1 = _mm512_mul_ps(w->scale1, x_scale);
         __m512 old0 = fresh ? _mm512_setzero_ps() : at[0];
         __m512 old1 = fresh ? _mm512_setzero_ps() : at[1];
-        at[0] = _mm512_add_ps(old0, _mm512_mul_ps(_mm512_cvtepi32_ps(sum0[t]), scale0));
-        at[1] = _mm512_add_ps(old1, _mm512_mul_ps(_mm512_cvtepi32_ps(sum1[t]), scale1));
+        at[0] = _mm512_add_ps(old0, _mm512_mul_ps(_mm512_cvtepi32_ps(sum0[i]), scale0));
+        at[1] = _mm512_add_ps(old1, _mm512_mul_ps(_mm512_cvtepi32_ps(sum1[i]), scale1));
     }
 }
 
@@ -81,15 +96,13 @@ INLINE void products(__m512 *sums, const weights *w, const int8_t *codes, size_t
 INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t first_group,
                  size_t width, bool fresh, int code_bytes) {
     const __m512i offset = _mm512_set1_epi8((char)(code_bytes == GROUP ? 0x80 : 8));
-    const int8_t *codes = t->codes + first_group * GROUP;
-    const float *scales = t->scales + first_group;
-    size_t token_codes = t->code_stride;
     // What the offset of the weights adds to each group, taken off beforehand.
     __m512i bias[TILE_TOKENS];
     for (size_t token = 0; token < t->token_count; token++) {
+        const int8_t *codes = codes_of(t, token, first_group);
         __m512i sum = _mm512_setzero_si512();
         UNROLL for (size_t step = 0; step < 8; step++) {
-            __m512i x = load_lanes(codes + token * token_codes + step * width * 4, width);
+            __m512i x = load_lanes(codes + step * width * 4, width);
             sum = _mm512_dpbusd_epi32(sum, offset, x);
         }
         bias[token] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
@@ -107,12 +120,11 @@ INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t f
         size_t token = 0;
         // A narrow band needs registers for its masks.
         for (; width == LANES && token + ABREAST <= t->token_count; token += ABREAST) {
-            products(&sums[token][row], &w, codes + token * token_codes, token_codes,
-                     scales + token * t->groups, t->groups, bias + token, width, fresh, ABREAST);
+            products(&sums[token][row], &w, t, first_group, token, bias + token, width, fresh,
+                     ABREAST);
         }
         for (; token < t->token_count; token++) {
-            products(&sums[token][row], &w, codes + token * token_codes, token_codes,
-                     scales + token * t->groups, t->groups, bias + token, width, fresh, 1);
+            products(&sums[token][row], &w, t, first_group, token, bias + token, width, fresh, 1);
         }
     }
 }
@@ -133,8 +145,6 @@ INLINE void narrow_band(partial_sums sums, const tile *t, const uint8_t *rows, s
                         int code_bytes) {
     enum { WIDTH = 4 };
     const __m512i offset = _mm512_set1_epi8((char)(code_bytes == GROUP ? 0x80 : 8));
-    const int8_t *codes = t->codes + first_group * GROUP;
-    const float *scales = t->scales + first_group;
     for (size_t row = 0; row < t->row_count; row += 4) {
         __m512i low[4], high[4];
         float row_scales[LANES] __attribute__((aligned(64)));
@@ -155,7 +165,7 @@ INLINE void narrow_band(partial_sums sums, const tile *t, const uint8_t *rows, s
         }
         __m512 w_scales = _mm512_load_ps(row_scales);
         for (size_t token = 0; token < t->token_count; token++) {
-            const int8_t *x_at = codes + token * t->code_stride;
+            const int8_t *x_at = codes_of(t, token, first_group);
             __m512i x0 = _mm512_loadu_si512(x_at), x1 = _mm512_loadu_si512(x_at + 64);
             __m512i bias = _mm512_dpbusd_epi32(_mm512_setzero_si512(), offset, x0);
             bias = _mm512_dpbusd_epi32(bias, offset, x1);
@@ -165,7 +175,7 @@ INLINE void narrow_band(partial_sums sums, const tile *t, const uint8_t *rows, s
                 products[r] = _mm512_sub_epi32(_mm512_dpbusd_epi32(sum, high[r], x1), bias);
             }
             __m512 x_scales =
-                _mm512_broadcast_f32x4(_mm_loadu_ps(scales + token * t->groups));
+                _mm512_broadcast_f32x4(_mm_loadu_ps(scales_of(t, token, first_group)));
             __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(add_quarters(products)),
                                           _mm512_mul_ps(w_scales, x_scales));
             __m128 quarters[4] = {
@@ -210,7 +220,7 @@ INLINE void quantized_tile(const tile *t, int code_bytes) {
 
 INLINE void quantized(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                       size_t stride, const int8_t *codes, size_t code_stride, const float *scales,
-                      size_t tokens, size_t groups, int code_bytes) {
+                      const uint32_t *at, size_t tokens, size_t groups, int code_bytes) {
     for (size_t row = 0; row < count; row += TILE_ROWS) {
         for (size_t token = 0; token < tokens; token += TILE_TOKENS) {
             tile t = {
@@ -219,9 +229,10 @@ INLINE void quantized(float *out, size_t out_stride, size_t count, const uint8_t
                 .rows = rows + row * stride,
                 .stride = stride,
                 .row_count = min(count - row, TILE_ROWS),
-                .codes = codes + token * code_stride,
+                .codes = codes,
                 .code_stride = code_stride,
-                .scales = scales + token * groups,
+                .scales = scales,
+                .at = at + token,
                 .token_count = min(tokens - token, TILE_TOKENS),
                 .groups = groups,
             };
@@ -232,28 +243,31 @@ INLINE void quantized(float *out, size_t out_stride, size_t count, const uint8_t
 
 void gk_gemm_f32_q8_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const int8_t *codes, size_t code_stride,
-                              const float *scales, size_t tokens, size_t groups) {
-    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, tokens, groups,
+                              const float *scales, const uint32_t *at, size_t tokens,
+                              size_t groups) {
+    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, at, tokens, groups,
               GROUP);
 }
 
 void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const int8_t *codes, size_t code_stride,
-                              const float *scales, size_t tokens, size_t groups) {
-    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, tokens, groups,
+                              const float *scales, const uint32_t *at, size_t tokens,
+                              size_t groups) {
+    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, at, tokens, groups,
               GROUP / 2);
 }
 
 // Four rows by four tokens of `tokens` (up to four), all partial sums in registers.
 INLINE void f16_tile(float *out, size_t out_stride, size_t count, const uint8_t *rows,
-                     size_t stride, const float *x, size_t x_stride, size_t tokens, size_t len) {
+                     size_t stride, const float *x, size_t x_stride, const uint32_t *at,
+                     size_t tokens, size_t len) {
     const uint16_t *w_at[4];
     const float *x_at[4];
     __m512 sums[LANES];
     // Rows and tokens that are not there repeat the last one.
     for (size_t i = 0; i < 4; i++) {
         w_at[i] = (const uint16_t *)(const void *)(rows + min(i, count - 1) * stride);
-        x_at[i] = x + min(i, tokens - 1) * x_stride;
+        x_at[i] = x + at[min(i, tokens - 1)] * x_stride;
     }
     UNROLL for (int i = 0; i < LANES; i++) {
         sums[i] = _mm512_setzero_ps();
@@ -281,13 +295,13 @@ INLINE void f16_tile(float *out, size_t out_stride, size_t count, const uint8_t 
 }
 
 void gk_gemm_f32_f16_f32_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
-                                size_t stride, const float *x, size_t x_stride, size_t tokens,
-                                size_t len) {
+                                size_t stride, const float *x, size_t x_stride,
+                                const uint32_t *at, size_t tokens, size_t len) {
     for (size_t row = 0; row < count; row += 4) {
         for (size_t token = 0; token < tokens; token += 4) {
             f16_tile(out + token * out_stride + row, out_stride, min(count - row, 4),
-                     rows + row * stride, stride, x + token * x_stride, x_stride,
-                     min(tokens - token, 4), len);
+                     rows + row * stride, stride, x, x_stride, at + token, min(tokens - token, 4),
+                     len);
         }
     }
 }

@@ -6,7 +6,6 @@ use super::Activation;
 use super::accumulator::accumulator_len;
 use crate::image::geometry::{padded_groups, padded_len};
 use core::marker::PhantomData;
-use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Neurons that a batched down kernel takes at a time.
@@ -25,67 +24,79 @@ pub const fn batch_code_stride(len: usize) -> usize {
     if padded.is_multiple_of(2048) { padded + 512 } else { padded }
 }
 
-/// Vectors that rows are multiplied with, one a token: each part is that of an [`Activation`],
-/// token after token.
+/// Most tokens of a batch.
+pub const BATCH_TOKENS_MAX: usize = 512;
+
+/// All lines of a batch, in order.
+pub static LINES: [u32; BATCH_TOKENS_MAX] = {
+    let mut lines = [0; BATCH_TOKENS_MAX];
+    let mut line = 0;
+    while line < lines.len() {
+        lines[line] = line as u32;
+        line += 1;
+    }
+    lines
+};
+
+/// Vectors that rows are multiplied with, one a token: some lines of a matrix whose parts are those
+/// of an [`Activation`], line after line.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
     pub(super) len: usize,
-    pub(super) tokens: usize,
+    lines: usize,
     pub(super) values: &'a [f32],
     pub(super) codes: &'a [i8],
     pub(super) scales: &'a [f32],
+    /// Line of each token.
+    pub(super) at: &'a [u32],
 }
 
 impl<'a> Batch<'a> {
-    /// `tokens` vectors of `len` values. A token has `padded_len(len)` values with a zero tail,
-    /// [`batch_code_stride`] codes of which it uses `padded_len(len)`, and `padded_groups(len)`
-    /// scales; either kind may be empty.
+    /// All of `lines` vectors of `len` values. A line has `padded_len(len)` values with a zero
+    /// tail, [`batch_code_stride`] codes of which it uses `padded_len(len)`, and
+    /// `padded_groups(len)` scales; either kind may be empty.
     pub fn new(
         len: usize,
-        tokens: usize,
+        lines: usize,
         values: &'a [f32],
         codes: &'a [i8],
         scales: &'a [f32],
     ) -> Batch<'a> {
         let (padded, groups) =
             (padded_len(len as u64) as usize, padded_groups(len as u64) as usize);
-        assert!(values.is_empty() || values.len() == tokens * padded);
-        assert!(codes.is_empty() || codes.len() == tokens * batch_code_stride(len));
+        assert!(values.is_empty() || values.len() == lines * padded);
+        assert!(codes.is_empty() || codes.len() == lines * batch_code_stride(len));
         assert!(codes.is_empty() == scales.is_empty());
-        assert!(scales.is_empty() || scales.len() == tokens * groups);
-        Batch { len, tokens, values, codes, scales }
+        assert!(scales.is_empty() || scales.len() == lines * groups);
+        Batch { len, lines, values, codes, scales, at: &LINES[..lines] }
+    }
+
+    /// The vectors of some lines, in the order of `at`.
+    pub fn of(&self, at: &'a [u32]) -> Batch<'a> {
+        assert!(at.iter().all(|&line| (line as usize) < self.lines));
+        Batch { at, ..*self }
     }
 
     /// Tokens.
     pub fn tokens(&self) -> usize {
-        self.tokens
+        self.at.len()
     }
 
     /// The vector of one token.
     pub fn token(&self, token: usize) -> Activation<'a> {
-        let Batch { len, values, codes, scales, .. } = self.range(token..token + 1);
-        let used = if codes.is_empty() { 0 } else { padded_len(len as u64) as usize };
-        Activation::new(len, values, &codes[..used], scales)
-    }
-
-    /// The vectors of some tokens.
-    pub fn range(&self, tokens: Range<usize>) -> Batch<'a> {
-        assert!(tokens.end <= self.tokens);
+        let line = self.at[token] as usize;
         let padded = padded_len(self.len as u64) as usize;
         let groups = padded_groups(self.len as u64) as usize;
-        Batch {
-            len: self.len,
-            tokens: tokens.len(),
-            values: part(self.values, &tokens, padded),
-            codes: part(self.codes, &tokens, batch_code_stride(self.len)),
-            scales: part(self.scales, &tokens, groups),
-        }
+        let codes = part(self.codes, line, batch_code_stride(self.len));
+        let used = if codes.is_empty() { 0 } else { padded };
+        let (values, scales) = (part(self.values, line, padded), part(self.scales, line, groups));
+        Activation::new(self.len, values, &codes[..used], scales)
     }
 }
 
-/// `each` elements for every token; nothing of a part that is not there.
-fn part<'a, T>(all: &'a [T], tokens: &Range<usize>, each: usize) -> &'a [T] {
-    if all.is_empty() { all } else { &all[tokens.start * each..tokens.end * each] }
+/// The elements of a line, of which each has `each`; nothing of a part that is not there.
+fn part<T>(all: &[T], line: usize, each: usize) -> &[T] {
+    if all.is_empty() { all } else { &all[line * each..][..each] }
 }
 
 /// A matrix `[token][column]` whose columns are claimed, part by part, by the members of a team.
@@ -172,8 +183,8 @@ pub struct DownBatch<'a> {
     pub activations: &'a [f32],
     /// Floats from one token's activations to the next.
     pub stride: usize,
-    /// Tokens.
-    pub tokens: usize,
+    /// Line of sums of each token.
+    pub at: &'a [u32],
 }
 
 /// Bytes of scratch, at any address, that a batched down sum of `hidden` outputs needs.

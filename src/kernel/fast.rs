@@ -3,7 +3,7 @@
 //! Called by the methods of [`super::Kernels`], which have checked all lengths, with the
 //! [`Bodies`] of an instruction set that this machine has. Every `SAFETY` below leans on these two.
 
-use super::accumulator::{Accumulator, DownItem, Overflow, multiplier, split};
+use super::accumulator::{Accumulator, DownItem, Overflow, accumulator_len, multiplier, split};
 use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
 use super::ffi::{Attends, Bodies, Down, Gates, Gemm, Lists};
 use super::math::power_of_two;
@@ -204,23 +204,28 @@ pub(super) unsafe fn gemm(
     out: &mut Columns<'_>,
 ) {
     let (to, to_stride, count) = (out.base, out.stride, out.count());
-    let (rows, tokens, groups) = (rows.as_ptr(), x.tokens, padded_groups(x.len as u64) as usize);
+    let (rows, groups) = (rows.as_ptr(), padded_groups(x.len as u64) as usize);
+    let (at, tokens) = (x.at.as_ptr(), x.at.len());
     let (codes, scales) = (x.codes.as_ptr(), x.scales.as_ptr());
     let (values, len) = (x.values.as_ptr(), x.len.next_multiple_of(LANES as usize));
     let padded = padded_len(x.len as u64) as usize;
     let apart = batch_code_stride(x.len);
-    // SAFETY: rows and vectors are as long as their type and length say, and `out` has a column
-    // for each row and a line for each vector.
+    // SAFETY: rows and vectors are as long as their type and length say, `at` numbers vectors, and
+    // `out` has a column for each row and a line for each vector of `at`.
     unsafe {
         match ty {
             WeightType::F16 => {
-                (c.f16)(to, to_stride, count, rows, stride, values, padded, tokens, len);
+                (c.f16)(to, to_stride, count, rows, stride, values, padded, at, tokens, len);
             }
             WeightType::Q8 => {
-                (c.q8)(to, to_stride, count, rows, stride, codes, apart, scales, tokens, groups);
+                (c.q8)(
+                    to, to_stride, count, rows, stride, codes, apart, scales, at, tokens, groups,
+                );
             }
             WeightType::Q4 => {
-                (c.q4)(to, to_stride, count, rows, stride, codes, apart, scales, tokens, groups);
+                (c.q4)(
+                    to, to_stride, count, rows, stride, codes, apart, scales, at, tokens, groups,
+                );
             }
         }
     }
@@ -230,12 +235,13 @@ pub(super) unsafe fn accumulate_batch(
     c: &Down,
     ty: WeightType,
     unit_exponent: i32,
+    hidden: usize,
     batch: DownBatch<'_>,
     scratch: &mut [u8],
     sums: &mut [i64],
 ) -> Result<(), Overflow> {
-    let (per_unit, tokens) = (power_of_two(-unit_exponent), batch.tokens);
-    let length = sums.len() / tokens;
+    let (per_unit, tokens) = (power_of_two(-unit_exponent), batch.at.len());
+    let length = accumulator_len(hidden);
     let skipped = scratch.as_ptr().align_offset(64);
     let (tile, rest) = scratch[skipped..].split_at_mut(TILE_BYTES);
     let room = tokens.next_multiple_of(TOKEN_BLOCK);
@@ -266,10 +272,10 @@ pub(super) unsafe fn accumulate_batch(
         }
         let (sums, tile, groups) = (sums.as_mut_ptr(), tile.as_mut_ptr(), length / GROUP as usize);
         let (factors, flags) = (factors.as_ptr().cast(), any_high.as_ptr().cast());
-        let (columns, pairs) = (pointers.as_ptr(), count.div_ceil(2));
-        // SAFETY: columns hold the groups of a line of sums; factors and flags are of `tokens`
-        // tokens, and factors have room for whole blocks of them; the tile is aligned.
-        unsafe { kernel(sums, length, tile, columns, pairs, factors, flags, tokens, groups) };
+        let (columns, pairs, at) = (pointers.as_ptr(), count.div_ceil(2), batch.at.as_ptr());
+        // SAFETY: columns hold the groups of a line of sums, and `at` numbers lines; factors and
+        // flags are of `tokens` tokens, with room for whole blocks of them; the tile is aligned.
+        unsafe { kernel(sums, length, at, tile, columns, pairs, factors, flags, tokens, groups) };
     }
     Ok(())
 }

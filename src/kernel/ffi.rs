@@ -127,17 +127,17 @@ kernels! {
     Gemm:
     /// q8 rows.
     q8(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
-       codes: *const i8, code_stride: usize, scales: *const f32, tokens: usize,
+       codes: *const i8, code_stride: usize, scales: *const f32, at: *const u32, tokens: usize,
        groups: usize) -> ():
         fn gk_gemm_f32_q8_q8_avx512;
     /// q4 rows.
     q4(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
-       codes: *const i8, code_stride: usize, scales: *const f32, tokens: usize,
+       codes: *const i8, code_stride: usize, scales: *const f32, at: *const u32, tokens: usize,
        groups: usize) -> ():
         fn gk_gemm_f32_q4_q8_avx512;
     /// f16 rows.
     f16(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
-        x: *const f32, x_stride: usize, tokens: usize, len: usize) -> ():
+        x: *const f32, x_stride: usize, at: *const u32, tokens: usize, len: usize) -> ():
         fn gk_gemm_f32_f16_f32_avx512;
 }
 
@@ -149,14 +149,14 @@ kernels! {
                 scales: *const f32, per_unit: f32, count: usize) -> usize:
         fn gk_multipliers_i16_f32_avx512;
     /// q8 columns.
-    q8(sums: *mut i64, sums_stride: usize, scratch: *mut u8, columns: *const *const u8,
-       pairs: usize, factors: *const i16, any_high: *const bool, tokens: usize,
-       groups: usize) -> ():
+    q8(sums: *mut i64, sums_stride: usize, at: *const u32, scratch: *mut u8,
+       columns: *const *const u8, pairs: usize, factors: *const i16, any_high: *const bool,
+       tokens: usize, groups: usize) -> ():
         fn gk_batch_i64_q8_i16_avx512;
     /// q4 columns.
-    q4(sums: *mut i64, sums_stride: usize, scratch: *mut u8, columns: *const *const u8,
-       pairs: usize, factors: *const i16, any_high: *const bool, tokens: usize,
-       groups: usize) -> ():
+    q4(sums: *mut i64, sums_stride: usize, at: *const u32, scratch: *mut u8,
+       columns: *const *const u8, pairs: usize, factors: *const i16, any_high: *const bool,
+       tokens: usize, groups: usize) -> ():
         fn gk_batch_i64_q4_i16_avx512;
 }
 

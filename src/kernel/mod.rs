@@ -22,7 +22,10 @@ mod twin;
 mod x86;
 
 pub use accumulator::{Accumulator, DownItem, Overflow, accumulator_len};
-pub use batch::{Batch, Columns, DownBatch, Sheet, batch_code_stride, down_scratch_bytes};
+pub use batch::{
+    BATCH_TOKENS_MAX, Batch, Columns, DownBatch, LINES, Sheet, batch_code_stride,
+    down_scratch_bytes,
+};
 pub use isa::Isa;
 
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
@@ -256,8 +259,8 @@ impl Kernels {
         }
     }
 
-    /// For every token of `batch`: column i of `out` becomes row i of `rows`, `row_stride` bytes
-    /// apart, times the token's vector. Same bits as [`Kernels::dot`].
+    /// For every vector of `batch`: column i of its line of `out` becomes row i of `rows`,
+    /// `row_stride` bytes apart, times the vector. Same bits as [`Kernels::dot`].
     pub fn gemm(
         &self,
         ty: WeightType,
@@ -266,17 +269,17 @@ impl Kernels {
         batch: Batch<'_>,
         out: &mut Columns<'_>,
     ) {
-        assert!(out.tokens == batch.tokens);
+        assert!(out.tokens == batch.tokens());
         let Some(last) = out.count().checked_sub(1) else { return };
         let row_bytes = ty.row_bytes(batch.len as u64) as usize;
         assert!(row_bytes <= row_stride && rows.len() >= last * row_stride + row_bytes);
         let has = if ty == WeightType::F16 { batch.values.len() } else { batch.codes.len() };
-        assert!(batch.tokens == 0 || has > 0);
+        assert!(batch.tokens() == 0 || has > 0);
         match &self.gemm {
             // SAFETY: lengths are checked above and in `Batch::new`; the CPU has this table.
             Some(gemm) => unsafe { fast::gemm(gemm, ty, rows, row_stride, batch, out) },
             None => {
-                for token in 0..batch.tokens {
+                for token in 0..batch.tokens() {
                     self.matvec(ty, rows, row_stride, batch.token(token), out.token(token));
                 }
             }
@@ -304,8 +307,8 @@ impl Kernels {
         }
     }
 
-    /// Adds the down contributions of many neurons to the sums of many tokens:
-    /// `sums[token][accumulator_len(hidden)]`, the integers that [`Kernels::accumulate`] gives.
+    /// Adds the down contributions of many neurons to the sums of many tokens: lines
+    /// `[accumulator_len(hidden)]` of `sums`, the integers that [`Kernels::accumulate`] gives.
     /// `scratch` holds [`down_scratch_bytes`].
     ///
     /// The first overflow is found by chunks of neurons, then tokens. After an error the sums are
@@ -319,11 +322,12 @@ impl Kernels {
         scratch: &mut [u8],
         sums: &mut [i64],
     ) -> Result<(), Overflow> {
-        let (neurons, tokens) = (batch.columns.len(), batch.tokens);
+        let (neurons, tokens, length) =
+            (batch.columns.len(), batch.at.len(), accumulator_len(hidden));
         assert!(UNIT_EXPONENTS.contains(&unit_exponent));
         let column_bytes = ty.column_bytes(hidden as u64) as usize;
         assert!(batch.columns.iter().all(|column| column.len() == column_bytes));
-        assert!(sums.len() == tokens * accumulator_len(hidden));
+        assert!(batch.at.iter().all(|&line| sums.len() >= (line as usize + 1) * length));
         assert!(scratch.len() >= down_scratch_bytes(hidden, tokens));
         let Some(last) = tokens.checked_sub(1) else { return Ok(()) };
         assert!(neurons <= batch.stride);
@@ -331,7 +335,7 @@ impl Kernels {
         match &self.down {
             // SAFETY: lengths are checked above; the CPU has this table.
             Some(down) if ty != WeightType::F16 => unsafe {
-                fast::accumulate_batch(down, ty, unit_exponent, batch, scratch, sums)
+                fast::accumulate_batch(down, ty, unit_exponent, hidden, batch, scratch, sums)
             },
             _ => self.accumulate_tokens(ty, unit_exponent, hidden, batch, scratch, sums),
         }
@@ -352,7 +356,8 @@ impl Kernels {
         let skipped = scratch.as_ptr().align_offset(align_of::<i32>());
         let rows: &mut [i32] = bytemuck::cast_slice_mut(&mut scratch[skipped..][..8 * length]);
         let (low, high) = rows.split_at_mut(length);
-        for (token, sums) in sums.chunks_exact_mut(length).enumerate() {
+        for (token, &line) in batch.at.iter().enumerate() {
+            let sums = &mut sums[line as usize * length..][..length];
             let mut sums = Accumulator::over(hidden, low, high, sums);
             let activations = &batch.activations[token * batch.stride..][..batch.columns.len()];
             let chunks = batch.columns.chunks(ITEMS).zip(activations.chunks(ITEMS));

@@ -7,7 +7,7 @@
 
 use ganglion::image::geometry::{WeightType, padded_groups, padded_len};
 use ganglion::kernel::{
-    Accumulator, Activation, Batch, Columns, DownBatch, DownItem, Isa, Kernels, KvView,
+    Accumulator, Activation, Batch, Columns, DownBatch, DownItem, Isa, Kernels, KvView, LINES,
     accumulator_len, batch_code_stride, down_scratch_bytes,
 };
 use std::hint::black_box;
@@ -244,7 +244,8 @@ impl Bench {
             let columns: Vec<&[u8]> = memory.chunks_exact(bytes).collect();
             let activations = &activations[part.start * NEURONS..];
             let tokens = part.len();
-            let batch = DownBatch { columns: &columns, activations, stride: NEURONS, tokens };
+            let batch =
+                DownBatch { columns: &columns, activations, stride: NEURONS, at: &LINES[..tokens] };
             let sums = &mut sums.of(thread)[..n * tokens];
             let scratch = &mut scratch.of(thread)[..scratch_bytes];
             kernels

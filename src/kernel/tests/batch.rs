@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::kernel::{
-    Accumulator, Batch, Columns, DownBatch, DownItem, Overflow, Sheet, accumulator_len,
+    Accumulator, Batch, Columns, DownBatch, DownItem, LINES, Overflow, Sheet, accumulator_len,
     batch_code_stride, down_scratch_bytes,
 };
 
@@ -55,15 +55,17 @@ fn gemm_gives_the_bits_of_dot() {
                     rows[row * stride..][..bytes.len()].copy_from_slice(&bytes);
                 }
                 let x = Operands::new(&mut rng, len, tokens, pattern);
+                let lines: Vec<u32> = (0..tokens).map(|_| rng.below(tokens) as u32).collect();
+                let batch = x.view().of(&lines);
                 let mut expected = vec![0.0; count * tokens];
                 for (token, out) in expected.chunks_exact_mut(count).enumerate() {
-                    Kernels::twin().matvec(ty, &rows, stride, x.view().token(token), out);
+                    Kernels::twin().matvec(ty, &rows, stride, batch.token(token), out);
                 }
                 for kernels in fast_tables() {
                     let mut out = Guarded::new(count * tokens);
                     out.fill(f32::NAN);
                     let mut columns = Columns::all(&mut out, count);
-                    kernels.gemm(ty, &rows, stride, x.view(), &mut columns);
+                    kernels.gemm(ty, &rows, stride, batch, &mut columns);
                     let what = format!("seed {seed} len {len} {ty:?} {count} x {tokens}");
                     assert_same(&expected, &out, &format!("{what} {}", kernels.isa().name()));
                 }
@@ -204,11 +206,13 @@ fn batched_columns_give_the_sums_of_single_ones() {
                         .collect();
                     expected.extend(expected_sums(ty, UNIT, hidden, &items).unwrap());
                 }
+                // Every second line of sums, from the last one on.
+                let lines: Vec<u32> = (0..tokens).map(|t| 2 * (tokens - 1 - t) as u32).collect();
                 let batch =
-                    DownBatch { columns: &columns, activations: &activations, stride, tokens };
+                    DownBatch { columns: &columns, activations: &activations, stride, at: &lines };
                 for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                     // Sums go on from what is there.
-                    let mut sums = Guarded::of(&vec![5i64; tokens * n]);
+                    let mut sums = Guarded::of(&vec![5i64; (2 * tokens - 1) * n]);
                     let mut scratch = Guarded::new(down_scratch_bytes(hidden, tokens));
                     scratch.fill(0xa5);
                     kernels
@@ -216,8 +220,12 @@ fn batched_columns_give_the_sums_of_single_ones() {
                         .unwrap();
                     let what = format!("seed {seed} {ty:?} {hidden}: {neurons} x {tokens}");
                     let name = kernels.isa().name();
-                    for (at, (sum, expected)) in sums.iter().zip(&expected).enumerate() {
-                        assert_eq!(*sum, expected + 5, "{what} {name} [{at}]");
+                    for (line, sums) in sums.chunks_exact(n).enumerate() {
+                        let token = tokens - 1 - line / 2;
+                        for (at, sum) in sums.iter().enumerate() {
+                            let new = if line % 2 == 0 { expected[token * n + at] } else { 0 };
+                            assert_eq!(*sum, new + 5, "{what} {name} line {line} [{at}]");
+                        }
                     }
                 }
             }
@@ -242,8 +250,9 @@ fn batched_sums_stay_exact_at_saturation() {
         for m in [268_435_440, 32767, 32768, -32768, -32769, -268_435_440i64] {
             let columns = vec![&bytes[..]; neurons];
             let activations = vec![m as f32 * 2f32.powi(-20); tokens * neurons];
+            let at = &LINES[..tokens];
             let batch =
-                DownBatch { columns: &columns, activations: &activations, stride: neurons, tokens };
+                DownBatch { columns: &columns, activations: &activations, stride: neurons, at };
             for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                 let mut sums = vec![0; tokens * hidden];
                 let mut scratch = vec![0; down_scratch_bytes(hidden, tokens)];
@@ -262,17 +271,18 @@ fn batched_products_beyond_the_range_are_errors() {
         let bytes: Vec<Vec<u8>> =
             (0..neurons).map(|_| column(&mut rng, ty, hidden, f16::ONE)).collect();
         let columns: Vec<&[u8]> = bytes.iter().map(|column| &column[..]).collect();
-        for (bad, at) in [(256.0, 0), (-256.0, 17), (f32::NAN, 255), (f32::INFINITY, 256)] {
+        for (bad, item) in [(256.0, 0), (-256.0, 17), (f32::NAN, 255), (f32::INFINITY, 256)] {
             let mut activations = vec![0.5; tokens * neurons];
-            activations[2 * neurons + at] = bad;
+            activations[2 * neurons + item] = bad;
+            let at = &LINES[..tokens];
             let batch =
-                DownBatch { columns: &columns, activations: &activations, stride: neurons, tokens };
+                DownBatch { columns: &columns, activations: &activations, stride: neurons, at };
             for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                 let mut sums = vec![0; tokens * accumulator_len(hidden)];
                 let mut scratch = vec![0; down_scratch_bytes(hidden, tokens)];
                 let found =
                     kernels.accumulate_batch(ty, -20, hidden, batch, &mut scratch, &mut sums);
-                assert_eq!(found, Err(Overflow { item: at }), "{ty:?} {bad}");
+                assert_eq!(found, Err(Overflow { item }), "{ty:?} {bad}");
             }
         }
     }
