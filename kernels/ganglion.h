@@ -50,8 +50,8 @@ void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *ro
 void gk_rows_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *const *rows,
                                 const float *x, size_t len);
 
-// out[token * out_stride + i] = row i . vector at[token], for `count` rows and `tokens` vectors. The
-// vectors' codes are code_stride apart and their scales groups apart. Each result is matvec's.
+// out[token * out_stride + i] = row i . vector at[token], for `count` rows and `tokens` vectors.
+// The vectors' codes are code_stride apart and their scales groups apart. Each result is matvec's.
 void gk_gemm_f32_q8_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
@@ -85,8 +85,8 @@ void gk_down_i32_q4_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const
 // Gives the index of the first m that is not below 2^28, or count.
 size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                      const float *scales, float per_unit, size_t count);
-// sums[at[token] * sums_stride + j] += m * w[j] over `pairs` (up to 128) pairs of columns of `groups`
-// groups. factors[token] holds low[256] then high[256]; scratch is 32 KiB, 64-byte aligned. The
+// sums[at[token] * sums_stride + j] += m * w[j] over `pairs` (up to 128) pairs of columns of
+// `groups` groups. factors[token] holds low[256] then high[256]; scratch is 32 KiB, 64-byte aligned. The
 // factors of tokens up to a multiple of 6 are read, and must be there.
 void gk_batch_i64_q8_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
                                 void *scratch, const uint8_t *const *columns, size_t pairs,

@@ -169,6 +169,10 @@ fn reference(gguf: &Gguf, s: &Shape) -> Vec<Vec<f64>> {
     all
 }
 
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
 /// Largest difference of the engine's logits, with half of the neurons in slots.
 fn worst(name: &str, shape: &Shape, weight: WeightType, isa: Isa) -> f64 {
     let (source, image) = (file(&format!("{name}.gguf")), file(&format!("{name}.image")));
@@ -206,6 +210,9 @@ fn worst(name: &str, shape: &Shape, weight: WeightType, isa: Isa) -> f64 {
                 worst = worst.max((f64::from(*ours) - theirs).abs());
             }
         }
+        let one_by_one = bits(session.model.logits()?);
+        session.model.prefill(&TOKENS, 0)?;
+        assert!(bits(session.model.logits()?) == one_by_one, "{name}: prefill, {}", isa.name());
         Ok(worst)
     });
     std::fs::remove_file(source).unwrap();

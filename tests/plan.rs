@@ -152,7 +152,9 @@ fn the_7_gb_plan_by_hand() {
     assert_eq!(bytes(RegionId::Keys), 32 * 8 * 128 * 4096 * 2); // f16, 4,096 tokens
     assert_eq!(bytes(RegionId::Values), 268_435_456);
     assert_eq!(bytes(RegionId::Rope), 4096 * 128 * 4); // cos and sin of 64 pairs
-    assert_eq!(bytes(RegionId::Residual), 16_384);
+    assert_eq!(bytes(RegionId::Residual), 256 * 16_384); // a chunk of 256 tokens
+    assert_eq!(bytes(RegionId::BatchSums), 256 * 32_768); // in i64
+    assert_eq!(bytes(RegionId::Choices), 256 * 2 * 8);
     assert_eq!(bytes(RegionId::Logits), 57_024 * 4);
     assert_eq!(bytes(RegionId::Staging), 64 * 262_144);
     assert_eq!(bytes(RegionId::Stacks), 7 * 65_536); // four readers, three workers

@@ -9,10 +9,14 @@ use engine::{budget_of_everything, numerics, plan_of, session, smallest_budget};
 use ganglion::cli::generate::{Limits, encode, generate};
 use ganglion::image::WeightType;
 use ganglion::kernel::Isa;
-use ganglion::plan::{KvType, Numerics};
+use ganglion::plan::{Inputs, KvType, Numerics, Plan, PlanError, solve};
 use ganglion::token::{Sampler, SamplerConfig};
 
 const PROMPT: &str = "Once upon a time";
+const LONG_PROMPT: &str = "Once upon a time, there was a little girl named Lily. She loved to play \
+                           outside in the park. One day, she saw a big, red ball. She wanted to play \
+                           with it, but it was too high. Lily asked her mom to help her, and her mom \
+                           said that they could get it down together with a long stick.";
 const TOKENS: u32 = 256;
 
 const SEEDED: SamplerConfig = SamplerConfig {
@@ -97,6 +101,51 @@ fn every_instruction_set_gives_the_twins_text() {
             }
         }
     }
+}
+
+/// Every bit of the logits after a prompt, and of those after the token that follows.
+fn logits_after(plan: &Plan, threads: usize, isa: Isa) -> Vec<u32> {
+    session(plan, threads, isa, |session| {
+        let prompt = encode(session, LONG_PROMPT)?;
+        assert!(prompt > 70, "the prompt is more than a chunk or two: {prompt}");
+        for first in (0..prompt).step_by(session.chunk) {
+            let end = prompt.min(first + session.chunk);
+            session.model.prefill(&session.tokens[first..end], first)?;
+        }
+        let mut bits: Vec<u32> = session.model.logits()?.iter().map(|x| x.to_bits()).collect();
+        session.model.forward(session.tokens[3], prompt)?;
+        bits.extend(session.model.logits()?.iter().map(|x| x.to_bits()));
+        assert!(session.model.workshop.is_consistent());
+        Ok(bits)
+    })
+}
+
+#[test]
+fn any_prefill_chunk_gives_the_same_logits() {
+    for weight in WeightType::ALL {
+        let numerics = numerics(weight, KvType::Half);
+        let reference = logits_after(&chunked(numerics, 1, false), 1, Isa::best());
+        for (chunk, threads, least) in
+            [(2, 2, true), (5, 1, false), (16, 2, false), (33, 2, true), (512, 1, true)]
+        {
+            let found = logits_after(&chunked(numerics, chunk, least), threads, Isa::best());
+            assert!(found == reference, "{}, chunks of {chunk}, {threads} threads", weight.name());
+        }
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let found = logits_after(&chunked(numerics, 24, true), 2, isa);
+            assert!(found == reference, "{} {}", weight.name(), isa.name());
+        }
+    }
+}
+
+/// A plan with prefill chunks of its own, at its smallest budget or with every neuron in a slot.
+fn chunked(numerics: Numerics, prefill_tokens: u64, least: bool) -> Plan {
+    let inputs = Inputs { prefill_tokens, ..plan_of(numerics, 1 << 30).unwrap().inputs };
+    let budget_bytes = match solve(Inputs { budget_bytes: 1, ..inputs }) {
+        Err(PlanError::BudgetTooSmall { wanted_bytes, .. }) if least => wanted_bytes,
+        _ => 1 << 30,
+    };
+    solve(Inputs { budget_bytes, ..inputs }).unwrap()
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub struct Session<'a> {
     pub tokenizer: Tokenizer<'a>,
     /// The conversation: tokens so far, and room for more.
     pub tokens: &'a mut [u32],
+    /// Most tokens of a prompt that go through the model together.
+    pub chunk: usize,
     /// The image's header.
     pub header: &'a Header,
     /// Nanoseconds from the start of boot to the seal.
@@ -214,6 +216,7 @@ impl Booting<'_> {
             model,
             tokenizer,
             tokens: arena.carve(RegionId::Tokens),
+            chunk: plan.inputs.prefill_tokens as usize,
             header: self.header,
             boot_ns: 0,
         };

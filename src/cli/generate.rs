@@ -145,8 +145,9 @@ pub fn generate(
     let before = faults();
     let mut measured = Measured::new(prompt as u64);
     let counters = session.model.workshop.counters;
-    for position in 0..prompt {
-        session.model.forward(session.tokens[position], position)?;
+    for first in (0..prompt).step_by(session.chunk) {
+        let end = prompt.min(first + session.chunk);
+        session.model.prefill(&session.tokens[first..end], first)?;
         if stop_requested() {
             break;
         }

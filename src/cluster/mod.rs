@@ -8,31 +8,51 @@
 
 mod compute;
 mod error;
+mod prefill;
+mod records;
 mod wave;
 
 pub use error::ClusterError;
+pub use prefill::{BatchInput, BatchMemory};
 
 use crate::cache::Cache;
 use crate::image::{ActivationFn, Record, WeightType};
 use crate::kernel::{Activation, Kernels, accumulator};
 use crate::metrics::FetchCounters;
+use crate::plan::CHOICE_BYTES;
 use crate::predictor::Predictor;
 use crate::storage::Larder;
 use crate::sys::Lead;
+use bytemuck::{Pod, Zeroable};
 use compute::{Task, Worker};
 use core::sync::atomic::AtomicUsize;
+use records::Shelf;
 use wave::WaveCursor;
 
 /// Neurons a worker claims at a time.
 const CLUSTER: u32 = 64;
 
 /// An expert chosen for a token.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
+#[repr(C)]
 pub struct Chosen {
-    /// Expert of the layer.
-    pub expert: u16,
+    expert: u32,
     /// Its share of the output.
     pub weight: f32,
+}
+
+const _: () = assert!(size_of::<Chosen>() as u64 == CHOICE_BYTES);
+
+impl Chosen {
+    /// Expert of the layer and its share of the output.
+    pub fn new(expert: u16, weight: f32) -> Chosen {
+        Chosen { expert: u32::from(expert), weight }
+    }
+
+    /// Expert of the layer.
+    pub fn expert(&self) -> u16 {
+        self.expert as u16
+    }
 }
 
 /// A neuron that fired.
@@ -68,6 +88,13 @@ pub struct Dimensions {
     pub record: Record,
     /// Bytes of a slot.
     pub slot_bytes: usize,
+}
+
+impl Dimensions {
+    /// Number of an expert's first neuron in the whole model.
+    fn first_neuron(&self, layer: u16, expert: u16) -> u32 {
+        (u32::from(layer) * self.experts + u32::from(expert)) * self.ff
+    }
 }
 
 /// Cache, slots and larder, worked by the team.
@@ -128,7 +155,7 @@ impl<'a> Workshop<'a> {
         out: &mut [f32],
     ) -> Result<(), ClusterError> {
         for chosen in input.chosen {
-            let first = self.first_neuron(input.layer, chosen.expert);
+            let first = self.dims.first_neuron(input.layer, chosen.expert());
             self.cache.pin(first..first + self.dims.ff);
         }
         let result = self.run_pinned(lead, input, sums, out);
@@ -147,15 +174,14 @@ impl<'a> Workshop<'a> {
         let mut cursor = WaveCursor::new();
         let mut hits = self.touch_hits(input);
         loop {
-            let wave = cursor.next(&self.cache, self.larder, &self.dims, input, self.predictor);
-            self.larder.submit(&wave);
+            let Input { layer, chosen, .. } = input;
+            let (cache, larder, dims) = (&self.cache, self.larder, self.dims);
+            let wave = cursor.next(cache, larder, &dims, layer, chosen, self.predictor);
+            larder.submit(&wave);
             self.count_wave(&wave);
             let task = Task {
                 kernels: self.kernels,
-                larder: self.larder,
-                cache: &self.cache,
-                slots: self.slots,
-                dims: self.dims,
+                shelf: self.shelf(),
                 observer: self.observer,
                 input,
                 hits,
@@ -168,7 +194,7 @@ impl<'a> Workshop<'a> {
                 return Err(fault);
             }
             hits = false;
-            if cursor.is_done(input) {
+            if cursor.is_done(input.chosen) {
                 break;
             }
         }
@@ -181,11 +207,16 @@ impl<'a> Workshop<'a> {
         Ok(())
     }
 
+    fn shelf(&self) -> Shelf<'_> {
+        let Workshop { larder, cache, slots, dims, .. } = self;
+        Shelf { cache, slots, larder, dims: *dims }
+    }
+
     /// Marks every candidate that lies in a slot; whether there is one.
     fn touch_hits(&mut self, input: Input<'_>) -> bool {
         let mut hits = 0;
         for chosen in input.chosen {
-            let first = self.first_neuron(input.layer, chosen.expert);
+            let first = self.dims.first_neuron(input.layer, chosen.expert());
             for neuron in self.predictor.candidates(self.dims.ff) {
                 hits += u64::from(self.cache.touch(first + neuron).is_some());
             }
@@ -205,13 +236,13 @@ impl<'a> Workshop<'a> {
     /// Gives the missed neurons of the wave slots, as far as there are any, and the wave's buffers
     /// back. `keep` is false after a fault: then nothing is admitted.
     fn admit_wave(&mut self, keep: bool) {
-        while self.larder.take().is_some() {} // what a faulting team left
+        self.larder.wait(); // for what a faulting team left
         let record = self.dims.record;
         for landed in self.larder.wave() {
             let Ok(landed) = landed else { continue };
             let map = self.larder.map();
             for neuron in map.neurons(&landed.run).filter(|_| keep) {
-                let index = self.first_neuron(landed.run.layer, landed.run.expert) + neuron;
+                let index = self.dims.first_neuron(landed.run.layer, landed.run.expert) + neuron;
                 if self.cache.slot(index).is_some() {
                     continue;
                 }
@@ -257,10 +288,6 @@ impl<'a> Workshop<'a> {
             }
         }
         Ok(())
-    }
-
-    fn first_neuron(&self, layer: u16, expert: u16) -> u32 {
-        (u32::from(layer) * self.dims.experts + u32::from(expert)) * self.dims.ff
     }
 
     /// Whether the cache's tables agree; for tests.

@@ -1,6 +1,6 @@
 //! Waves: the reads that one turn of the ring holds.
 
-use super::{Dimensions, Input};
+use super::{Chosen, Dimensions};
 use crate::cache::Cache;
 use crate::plan::READS_MAX;
 use crate::predictor::Predictor;
@@ -22,8 +22,8 @@ impl WaveCursor {
     }
 
     /// Whether every unit was looked at.
-    pub fn is_done(&self, input: Input<'_>) -> bool {
-        self.chosen == input.chosen.len()
+    pub fn is_done(&self, chosen: &[Chosen]) -> bool {
+        self.chosen == chosen.len()
     }
 
     /// The next reads: runs of units that hold a candidate without a slot, at most a ring of them.
@@ -32,22 +32,18 @@ impl WaveCursor {
         cache: &Cache<'_>,
         larder: &Larder<'_>,
         dims: &Dimensions,
-        input: Input<'_>,
+        layer: u16,
+        chosen: &[Chosen],
         predictor: Predictor,
     ) -> Wave {
         let mut wave = Wave::new();
         let units = dims.record.units(u64::from(dims.ff)) as u32;
-        while let Some(chosen) = input.chosen.get(self.chosen) {
-            let first =
-                (u32::from(input.layer) * dims.experts + u32::from(chosen.expert)) * dims.ff;
+        while let Some(chosen) = chosen.get(self.chosen) {
+            let expert = chosen.expert();
+            let first = dims.first_neuron(layer, expert);
             let candidates = predictor.candidates(dims.ff);
             while self.unit < units {
-                let run = Run {
-                    layer: input.layer,
-                    expert: chosen.expert,
-                    first_unit: self.unit,
-                    units: 1,
-                };
+                let run = Run { layer, expert, first_unit: self.unit, units: 1 };
                 let missing = larder
                     .map()
                     .neurons(&run)

@@ -50,6 +50,7 @@ struct PlanFile {
     device: String,
     budget: String,
     context_tokens: u64,
+    prefill_tokens: u64,
     threads: u64,
     lock: String,
     #[serde(default)]
@@ -126,6 +127,7 @@ pub fn read(path: &Path, budget: Option<&str>) -> Result<PlanSource, InputsError
         device: device.device(),
         budget_bytes: parse_bytes(path, "budget", budget.unwrap_or(&plan.budget))?,
         context_tokens: plan.context_tokens,
+        prefill_tokens: plan.prefill_tokens,
         threads: plan.threads,
         lock: lock(path, &plan.lock)?,
     };

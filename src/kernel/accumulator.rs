@@ -10,7 +10,7 @@
 //! `128 * 2^13 * 1024 < 2^31`, and `|h| <= 2^14` keeps `127 * 2^14 * 1024 < 2^31`.
 
 use super::math::{power_of_two, round_half_even};
-use crate::image::geometry::{GROUP, round_up};
+use crate::plan::scratch;
 use core::fmt;
 
 /// Neurons between two flushes.
@@ -50,7 +50,7 @@ impl fmt::Display for Overflow {
 
 /// Length of an accumulator's rows for `hidden` outputs: whole groups.
 pub const fn accumulator_len(hidden: usize) -> usize {
-    round_up(hidden as u64, GROUP) as usize
+    scratch::accumulator_len(hidden as u64) as usize
 }
 
 /// One worker's sums of down columns.

@@ -3,29 +3,28 @@
 //! Used by prefill. Invariant: each result has the bits of the kernel for one token.
 
 use super::Activation;
-use super::accumulator::accumulator_len;
 use crate::image::geometry::{padded_groups, padded_len};
+use crate::plan::scratch;
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Neurons that a batched down kernel takes at a time.
-pub(super) const CHUNK_NEURONS: usize = 256;
+pub(super) const CHUNK_NEURONS: usize = scratch::BATCH_NEURONS as usize;
 /// Bytes of a batched down kernel's tile of widened weights.
-pub(super) const TILE_BYTES: usize = 32 << 10;
+pub(super) const TILE_BYTES: usize = scratch::DOWN_TILE_BYTES as usize;
 /// Tokens that it takes at a time.
-pub(super) const TOKEN_BLOCK: usize = 6;
-/// Bytes of a token's factors, and of the flag behind them.
-pub(super) const FACTOR_BYTES: usize = 4 * CHUNK_NEURONS;
+pub(super) const TOKEN_BLOCK: usize = scratch::BATCH_TOKENS as usize;
+/// Bytes of a token's factors.
+pub(super) const FACTOR_BYTES: usize = scratch::MULTIPLIER_BYTES as usize;
 
-/// Codes from one token of a batch of vectors of `len` values to the next: `padded_len`, and a gap
-/// where tokens would share too few sets of a first-level cache.
+/// Codes from one token of a batch of vectors of `len` values to the next.
 pub const fn batch_code_stride(len: usize) -> usize {
-    let padded = padded_len(len as u64) as usize;
-    if padded.is_multiple_of(2048) { padded + 512 } else { padded }
+    scratch::batch_code_stride(len as u64) as usize
 }
 
 /// Most tokens of a batch.
-pub const BATCH_TOKENS_MAX: usize = 512;
+pub const BATCH_TOKENS_MAX: usize = scratch::BATCH_TOKENS_MAX as usize;
 
 /// All lines of a batch, in order.
 pub static LINES: [u32; BATCH_TOKENS_MAX] = {
@@ -77,6 +76,15 @@ impl<'a> Batch<'a> {
         Batch { at, ..*self }
     }
 
+    /// The lines of `range` as a batch of their own.
+    pub fn range(&self, range: Range<usize>) -> Batch<'a> {
+        let padded = padded_len(self.len as u64) as usize;
+        let groups = padded_groups(self.len as u64) as usize;
+        let values = lines(self.values, &range, padded);
+        let codes = lines(self.codes, &range, batch_code_stride(self.len));
+        Batch::new(self.len, range.len(), values, codes, lines(self.scales, &range, groups))
+    }
+
     /// Tokens.
     pub fn tokens(&self) -> usize {
         self.at.len()
@@ -87,73 +95,100 @@ impl<'a> Batch<'a> {
         let line = self.at[token] as usize;
         let padded = padded_len(self.len as u64) as usize;
         let groups = padded_groups(self.len as u64) as usize;
-        let codes = part(self.codes, line, batch_code_stride(self.len));
+        let line = line..line + 1;
+        let codes = lines(self.codes, &line, batch_code_stride(self.len));
         let used = if codes.is_empty() { 0 } else { padded };
-        let (values, scales) = (part(self.values, line, padded), part(self.scales, line, groups));
+        let values = lines(self.values, &line, padded);
+        let scales = lines(self.scales, &line, groups);
         Activation::new(self.len, values, &codes[..used], scales)
     }
 }
 
-/// The elements of a line, of which each has `each`; nothing of a part that is not there.
-fn part<T>(all: &[T], line: usize, each: usize) -> &[T] {
-    if all.is_empty() { all } else { &all[line * each..][..each] }
+/// The elements of some lines, `each` a line; nothing of a part that is not there.
+fn lines<'a, T>(all: &'a [T], range: &Range<usize>, each: usize) -> &'a [T] {
+    if all.is_empty() { all } else { &all[range.start * each..range.end * each] }
 }
 
-/// A matrix `[token][column]` whose columns are claimed, part by part, by the members of a team.
+/// A matrix `[token][column]` whose blocks are claimed, one by one, by the members of a team.
 #[derive(Debug)]
 pub struct Sheet<'a> {
     base: *mut f32,
     tokens: usize,
     width: usize,
-    part: usize,
+    /// Tokens and columns of a block.
+    block: (usize, usize),
     next: AtomicUsize,
     lifetime: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it only hands out columns, each of them once.
+// SAFETY: it only hands out blocks, each of them once.
 unsafe impl Sync for Sheet<'_> {}
 
 impl<'a> Sheet<'a> {
-    /// A matrix over `out`, rows of `width` columns; each claim is of `part` columns.
-    pub fn new(out: &'a mut [f32], width: usize, part: usize) -> Sheet<'a> {
-        assert!(width > 0 && part > 0 && out.len().is_multiple_of(width));
+    /// A matrix over `out`, rows of `width` columns; each claim is of a block of (tokens, columns).
+    pub fn new(out: &'a mut [f32], width: usize, block: (usize, usize)) -> Sheet<'a> {
+        assert!(width > 0 && block.0 > 0 && block.1 > 0 && out.len().is_multiple_of(width));
         let tokens = out.len() / width;
         let next = AtomicUsize::new(0);
-        Sheet { base: out.as_mut_ptr(), tokens, width, part, next, lifetime: PhantomData }
+        Sheet { base: out.as_mut_ptr(), tokens, width, block, next, lifetime: PhantomData }
     }
 
-    /// The next columns that nobody has claimed, or `None` at the end.
+    /// The next block that nobody has claimed, or `None` at the end. Blocks of the same columns
+    /// follow each other.
     pub fn claim(&self) -> Option<Columns<'_>> {
-        let first = self.next.fetch_add(self.part, Ordering::Relaxed);
-        (first < self.width).then(|| Columns {
-            // SAFETY: `first` is a column of the first token.
-            base: unsafe { self.base.add(first) },
-            tokens: self.tokens,
+        let claim = self.next.fetch_add(1, Ordering::Relaxed);
+        let (tokens, columns) = self.block;
+        let down = self.tokens.div_ceil(tokens);
+        let (token, first) = (claim % down.max(1) * tokens, claim / down.max(1) * columns);
+        (down > 0 && first < self.width).then(|| Columns {
+            // SAFETY: `token` and `first` are inside the matrix.
+            base: unsafe { self.base.add(token * self.width + first) },
+            tokens: tokens.min(self.tokens - token),
             stride: self.width,
+            token,
             first,
-            count: self.part.min(self.width - first),
+            count: columns.min(self.width - first),
             lifetime: PhantomData,
         })
     }
 }
 
-/// Some columns of a [`Sheet`], for all its tokens.
+/// A block of a [`Sheet`]: some columns of some tokens.
 #[derive(Debug)]
 pub struct Columns<'a> {
     pub(super) base: *mut f32,
     pub(super) tokens: usize,
     pub(super) stride: usize,
+    token: usize,
     first: usize,
     count: usize,
     lifetime: PhantomData<&'a mut [f32]>,
 }
 
 impl<'a> Columns<'a> {
-    /// All columns of `out`, rows of `width` columns.
-    pub fn all(out: &'a mut [f32], width: usize) -> Columns<'a> {
-        assert!(width > 0 && out.len().is_multiple_of(width));
-        let (base, tokens) = (out.as_mut_ptr(), out.len() / width);
-        Columns { base, tokens, stride: width, first: 0, count: width, lifetime: PhantomData }
+    /// The columns of `range` of `out`, rows of `width` columns.
+    pub fn of(out: &'a mut [f32], width: usize, range: Range<usize>) -> Columns<'a> {
+        assert!(range.end <= width && range.start < width && out.len().is_multiple_of(width));
+        Columns {
+            // Nothing is behind it where there are no tokens.
+            base: out.as_mut_ptr().wrapping_add(range.start),
+            tokens: out.len() / width,
+            stride: width,
+            token: 0,
+            first: range.start,
+            count: range.len(),
+            lifetime: PhantomData,
+        }
+    }
+
+    /// Index of the first token in the sheet.
+    pub fn first_token(&self) -> usize {
+        self.token
+    }
+
+    /// Tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
     }
 
     /// Index of the first column in the sheet.
@@ -166,7 +201,7 @@ impl<'a> Columns<'a> {
         self.count
     }
 
-    /// The columns of one token.
+    /// The columns of one token of the block.
     pub fn token(&mut self, token: usize) -> &mut [f32] {
         assert!(token < self.tokens);
         // SAFETY: within the sheet; these columns were handed out once, and `self` is borrowed.
@@ -189,8 +224,5 @@ pub struct DownBatch<'a> {
 
 /// Bytes of scratch, at any address, that a batched down sum of `hidden` outputs needs.
 pub const fn down_scratch_bytes(hidden: usize, tokens: usize) -> usize {
-    let tokens = tokens.next_multiple_of(TOKEN_BLOCK);
-    let (batched, single) =
-        (TILE_BYTES + 64 + tokens * (FACTOR_BYTES + 1), 64 + 8 * accumulator_len(hidden));
-    if batched > single { batched } else { single }
+    scratch::down_scratch_bytes(hidden as u64, tokens as u64) as usize
 }

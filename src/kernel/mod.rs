@@ -249,6 +249,12 @@ impl Kernels {
         }
     }
 
+    /// `gate = relu(gate) * relu(up)`; a NaN goes on.
+    pub fn drelu(&self, gate: &mut [f32], up: &[f32]) {
+        assert!(gate.len() == up.len());
+        twin::drelu(gate, up);
+    }
+
     /// `gate = silu(gate) * up`, as [`math::silu`] gives it.
     pub fn silu(&self, gate: &mut [f32], up: &[f32]) {
         assert!(gate.len() == up.len());

@@ -264,3 +264,11 @@ pub(super) fn silu(gate: &mut [f32], up: &[f32]) {
         *gate = math::silu(*gate) * up;
     }
 }
+
+pub(super) fn drelu(gate: &mut [f32], up: &[f32]) {
+    // Only what is surely closed is zero.
+    let open = |x: f32| if x <= 0.0 { 0.0 } else { x };
+    for (gate, up) in gate.iter_mut().zip(up) {
+        *gate = if *gate <= 0.0 { 0.0 } else { *gate * open(*up) };
+    }
+}

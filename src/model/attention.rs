@@ -1,6 +1,7 @@
 //! Grouped-query attention of one layer over the conversation so far.
 
 use super::{Model, ModelError, activation, matvec, quantize};
+use crate::image::geometry::padded_len;
 use crate::plan::RegionId;
 
 impl Model<'_> {
@@ -17,6 +18,7 @@ impl Model<'_> {
     fn project(&mut self, layer: usize, position: usize) {
         let weights = self.weights.layer(layer);
         let (hidden, head_dim) = (self.shape.hidden as usize, self.shape.head_dim as usize);
+        let (query_dim, kv_dim) = (self.shape.query_dim() as usize, self.shape.kv_dim() as usize);
         let [input, codes, scales, query, key_value] = self.scratch.parts([
             RegionId::Input,
             RegionId::InputCodes,
@@ -25,9 +27,9 @@ impl Model<'_> {
             RegionId::KeyValue,
         ]);
         let x = activation(hidden, input, codes, scales);
-        let query: &mut [f32] = bytemuck::cast_slice_mut(query);
+        let query = &mut bytemuck::cast_slice_mut(query)[..query_dim];
         let key_value: &mut [f32] = bytemuck::cast_slice_mut(key_value);
-        let (key, value) = key_value.split_at_mut(self.shape.kv_dim() as usize);
+        let (key, value) = key_value[..2 * kv_dim].split_at_mut(kv_dim);
         matvec(self.kernels, &mut self.lead, weights.query, x, query);
         matvec(self.kernels, &mut self.lead, weights.key, x, key);
         matvec(self.kernels, &mut self.lead, weights.value, x, value);
@@ -40,12 +42,12 @@ impl Model<'_> {
 
     /// Every query head over the cached rows of its key-value head.
     fn attend(&mut self, layer: usize, position: usize) {
-        let head_dim = self.shape.head_dim as usize;
+        let (head_dim, query_dim) = (self.shape.head_dim as usize, self.shape.query_dim() as usize);
         let group = (self.shape.heads / self.shape.kv_heads) as usize;
         let scale = crate::kernel::math::rsqrt(head_dim as f32);
         let [query, heads] = self.scratch.floats([RegionId::Query, RegionId::Heads]);
-        let (heads, tail) = heads.split_at_mut(query.len());
-        tail.fill(0.0);
+        let (heads, tail) = heads.split_at_mut(query_dim);
+        tail[..padded_len(query_dim as u64) as usize - query_dim].fill(0.0);
         let (kernels, kv) = (self.kernels, &self.kv);
         self.lead.chunks(heads, head_dim, &|first, out| {
             let rows = kv.view(layer, first / head_dim / group, position + 1);
@@ -56,7 +58,7 @@ impl Model<'_> {
     /// The output projection joins the residual stream.
     fn join(&mut self, layer: usize) -> Result<(), ModelError> {
         let weights = self.weights.layer(layer);
-        let query_dim = self.shape.query_dim() as usize;
+        let (hidden, query_dim) = (self.shape.hidden as usize, self.shape.query_dim() as usize);
         let [residual, heads, codes, scales, update] = self.scratch.parts([
             RegionId::Residual,
             RegionId::Heads,
@@ -68,9 +70,9 @@ impl Model<'_> {
         quantize(self.kernels, &values[..query_dim], codes, scales)
             .ok_or(ModelError::NotFinite { stage: "attention", layer })?;
         let x = activation(query_dim, heads, codes, scales);
-        let update: &mut [f32] = bytemuck::cast_slice_mut(update);
+        let update = &mut bytemuck::cast_slice_mut(update)[..hidden];
         matvec(self.kernels, &mut self.lead, weights.output, x, update);
-        self.kernels.add(bytemuck::cast_slice_mut(residual), update);
+        self.kernels.add(&mut bytemuck::cast_slice_mut(residual)[..hidden], update);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 mod attention;
 mod error;
 mod kv;
+mod prefill;
 mod rope;
 mod router;
 mod weights;
@@ -91,7 +92,7 @@ impl<'a> Model<'a> {
     /// Runs `token` at `position` through every layer; positions come in order from 0. Its output
     /// is the residual stream, which [`Model::logits`] reads.
     pub fn forward(&mut self, token: u32, position: usize) -> Result<(), ModelError> {
-        self.embed(token)?;
+        self.embed(token, 0)?;
         for layer in 0..self.shape.layers as usize {
             self.attention(layer, position)?;
             self.feed_forward(layer)?;
@@ -135,7 +136,10 @@ impl<'a> Model<'a> {
 
     /// Reads every embedding row, whose tag must hold.
     pub fn verify_embeddings(&mut self) -> Result<(), ModelError> {
-        (0..self.shape.vocab as u32).try_for_each(|token| self.embed(token))
+        for token in 0..self.shape.vocab as u32 {
+            self.workshop.larder().embedding(token, self.embedding_row)?;
+        }
+        Ok(())
     }
 
     /// One block of the image, read through the embedding row's place.
@@ -145,11 +149,16 @@ impl<'a> Model<'a> {
         Ok(block)
     }
 
-    fn embed(&mut self, token: u32) -> Result<(), ModelError> {
+    /// A token's embedding becomes line `line` of the residual stream.
+    fn embed(&mut self, token: u32, line: usize) -> Result<(), ModelError> {
         assert!(u64::from(token) < self.shape.vocab, "token {token} is not in the vocabulary");
-        let row = self.workshop.larder().embedding(token, self.embedding_row)?;
+        let (weight, hidden) = (self.embedding, self.shape.hidden as usize);
+        let row = match self.weights.embedding_row(token) {
+            Some(row) => row,
+            None => self.workshop.larder().embedding(token, self.embedding_row)?,
+        };
         let [residual] = self.scratch.floats([RegionId::Residual]);
-        dequantize_row(self.embedding, row, residual);
+        dequantize_row(weight, row, &mut residual[line * hidden..][..hidden]);
         Ok(())
     }
 
@@ -168,20 +177,15 @@ impl<'a> Model<'a> {
         ]);
         let x = activation(hidden, input, codes, scales);
         let normed: &[f32] = bytemuck::cast_slice(input);
-        let chosen = if self.shape.is_routed() {
-            let logits = bytemuck::cast_slice_mut(router);
-            let used = self.shape.experts_used as usize;
-            router::choose(weights.router, &normed[..hidden], logits, used)
-                .ok_or(ModelError::NotFinite { stage: "a router", layer })?
-        } else {
-            router::only_expert()
-        };
-        let update: &mut [f32] = bytemuck::cast_slice_mut(update);
+        let logits = bytemuck::cast_slice_mut(router);
+        let chosen = router::choose(&self.shape, weights.router, &normed[..hidden], logits)
+            .ok_or(ModelError::NotFinite { stage: "a router", layer })?;
+        let update = &mut bytemuck::cast_slice_mut(update)[..hidden];
         update.fill(0.0);
         let unit_exponent = self.weights.down_unit(layer);
         let input = Input { layer: layer as u16, chosen: &chosen, x, unit_exponent };
         self.workshop.run(&mut self.lead, input, sums, update)?;
-        self.kernels.add(bytemuck::cast_slice_mut(residual), update);
+        self.kernels.add(&mut bytemuck::cast_slice_mut(residual)[..hidden], update);
         Ok(())
     }
 
@@ -201,8 +205,9 @@ impl<'a> Model<'a> {
         ]);
         let input: &mut [f32] = bytemuck::cast_slice_mut(input);
         let (values, tail) = input.split_at_mut(hidden);
-        self.kernels.rms_norm(bytemuck::cast_slice(source), weight, self.constants.rms_eps, values);
-        tail.fill(0.0);
+        let source = &bytemuck::cast_slice(source)[..hidden];
+        self.kernels.rms_norm(source, weight, self.constants.rms_eps, values);
+        tail[..padded_len(hidden as u64) as usize - hidden].fill(0.0);
         quantize(self.kernels, values, codes, scales).ok_or(ModelError::NotFinite { stage, layer })
     }
 }

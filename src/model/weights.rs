@@ -75,6 +75,13 @@ impl<'a> Weights<'a> {
         self.matrix(self.layout.head, self.types.head, self.shape.hidden)
     }
 
+    /// A token's embedding, where it is a row of the head.
+    pub fn embedding_row(&self, token: u32) -> Option<&'a [u8]> {
+        let same = self.shape.tied && self.types.embedding == self.types.head;
+        let head = self.head();
+        same.then(|| &head.rows[token as usize * head.stride..][..head.stride])
+    }
+
     /// The layer's down contributions are counted in units of 2 to this.
     pub fn down_unit(&self, layer: usize) -> i32 {
         bytemuck::cast_slice(self.bytes(self.layout.down_units))[layer]

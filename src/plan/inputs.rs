@@ -54,6 +54,8 @@ pub struct Inputs {
     pub budget_bytes: u64,
     /// Tokens of a conversation, prompt included.
     pub context_tokens: u64,
+    /// Tokens of a prompt that go through a layer together.
+    pub prefill_tokens: u64,
     /// Compute threads, the main one included.
     pub threads: u64,
     /// What to do where memory can't be locked.

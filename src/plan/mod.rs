@@ -13,6 +13,7 @@ mod inputs;
 mod numerics;
 mod region;
 mod report;
+pub mod scratch;
 mod solve;
 
 pub use check::check;
@@ -21,7 +22,7 @@ pub use inputs::{Device, Inputs, Lock};
 pub use numerics::{ARITHMETIC, KvType, Numerics};
 pub use region::{Life, REGIONS, Region, RegionId};
 pub use report::{bytes, report};
-pub use solve::{Plan, READERS_MAX, READS_MAX, THREADS_MAX, solve};
+pub use solve::{CHOICE_BYTES, Plan, READERS_MAX, READS_MAX, THREADS_MAX, solve};
 
 #[cfg(test)]
 mod tests;

@@ -31,26 +31,32 @@ pub enum RegionId {
     Tokens,
     /// Stacks of readers and workers.
     Stacks,
-    /// Residual stream, f32[hidden].
+    /// Residual stream, f32[prefill][hidden]: a line for each token of a chunk.
     Residual,
-    /// Normalised input of a matrix, f32 padded.
+    /// Normalised input of a matrix, f32[prefill] padded.
     Input,
-    /// The same as i8 codes.
+    /// The same as i8 codes, [prefill].
     InputCodes,
-    /// The same: scales, one a group.
+    /// The same: scales, one a group, [prefill].
     InputScales,
-    /// Query heads, f32[query_dim].
+    /// Query heads, f32[prefill][query_dim].
     Query,
-    /// New key and value, f32[2][kv_dim].
+    /// New keys, then new values, f32[prefill][kv_dim] each.
     KeyValue,
-    /// Attention output, f32[query_dim] padded.
+    /// Attention output, f32[prefill][query_dim] padded.
     Heads,
-    /// Output of a matrix before it joins the residual, f32[hidden].
+    /// Output of a matrix before it joins the residual, f32[prefill][hidden].
     Update,
     /// Down accumulators of every thread: i32, i32 and i64 [hidden] each.
     Accumulators,
     /// Router logits, f32[experts].
     Router,
+    /// Experts of every token of a chunk, [prefill][experts_used].
+    Choices,
+    /// Down sums of every token of a chunk, i64[prefill][hidden] padded.
+    BatchSums,
+    /// Gates, ups and multipliers of a block of neurons, for every thread's share of a chunk.
+    BatchTiles,
     /// f32[vocab].
     Logits,
     /// Sampler candidates, 8 bytes each, [vocab].
@@ -89,6 +95,9 @@ impl RegionId {
         RegionId::Update,
         RegionId::Accumulators,
         RegionId::Router,
+        RegionId::Choices,
+        RegionId::BatchSums,
+        RegionId::BatchTiles,
         RegionId::Logits,
         RegionId::Candidates,
         RegionId::Encode,
@@ -121,6 +130,9 @@ impl RegionId {
             RegionId::Update => "update",
             RegionId::Accumulators => "accumulators",
             RegionId::Router => "router",
+            RegionId::Choices => "choices",
+            RegionId::BatchSums => "batch_sums",
+            RegionId::BatchTiles => "batch_tiles",
             RegionId::Logits => "logits",
             RegionId::Candidates => "candidates",
             RegionId::Encode => "encode",
@@ -139,7 +151,11 @@ impl RegionId {
                 Life::During(Stage::Attention, Stage::Attention)
             }
             RegionId::Update => Life::During(Stage::Attention, Stage::Ffn),
-            RegionId::Accumulators | RegionId::Router => Life::During(Stage::Ffn, Stage::Ffn),
+            RegionId::Accumulators
+            | RegionId::Router
+            | RegionId::Choices
+            | RegionId::BatchSums
+            | RegionId::BatchTiles => Life::During(Stage::Ffn, Stage::Ffn),
             RegionId::Logits => Life::During(Stage::Head, Stage::Sample),
             RegionId::Candidates => Life::During(Stage::Sample, Stage::Sample),
             _ => Life::Always,

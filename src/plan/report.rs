@@ -51,7 +51,11 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
         n.kv.name(),
         s.activation.name()
     )?;
-    writeln!(out, "context   {} tokens", inputs.context_tokens)?;
+    writeln!(
+        out,
+        "context   {} tokens, prefill in chunks of {}",
+        inputs.context_tokens, inputs.prefill_tokens
+    )?;
     writeln!(out)?;
     regions(plan, out)?;
     sums(plan, out)

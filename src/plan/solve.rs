@@ -7,6 +7,7 @@
 use super::error::PlanError;
 use super::inputs::{Device, Inputs};
 use super::region::{Life, REGIONS, Region, RegionId};
+use super::scratch::{BATCH_TOKENS_MAX, accumulator_len, batch_code_stride, batch_tiles_bytes};
 use crate::image::Resident;
 use crate::image::geometry::{
     BLOCK_BYTES, SLOT_ALIGN, TAG_BYTES, padded_groups, padded_len, round_up,
@@ -16,6 +17,8 @@ use crate::image::geometry::{
 pub const SLOTS_MIN: u64 = 64;
 /// Bytes of a request.
 pub const REQUEST_BYTES: u64 = 64;
+/// Bytes of an expert and its share.
+pub const CHOICE_BYTES: u64 = 8;
 /// Bytes of tokenizer scratch for each byte of the longest prompt, which is rounded up to a power
 /// of two (see `token::EncodeScratch`).
 const ENCODE_BYTES_PER_BYTE: u64 = 20;
@@ -116,6 +119,7 @@ const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
         ("reads_in_flight", d.reads_in_flight, 1, READS_MAX),
         ("read_bytes_max", d.read_bytes_max, unit, 1 << 24),
         ("context_tokens", inputs.context_tokens, 1, 1 << 20),
+        ("prefill_tokens", inputs.prefill_tokens, 1, BATCH_TOKENS_MAX),
         ("threads", inputs.threads, 1, THREADS_MAX),
         ("budget", inputs.budget_bytes, 1, 1 << 45),
     ];
@@ -250,7 +254,7 @@ const fn align(id: RegionId) -> u64 {
 
 const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64 {
     let Inputs { shape: s, numerics: n, device: d, .. } = inputs;
-    let context = inputs.context_tokens;
+    let (context, chunk) = (inputs.context_tokens, inputs.prefill_tokens);
     let widest = if s.hidden > s.query_dim() { s.hidden } else { s.query_dim() };
     let kv_bytes = s.layers * s.kv_dim() * context * n.kv.bytes();
     match id {
@@ -269,22 +273,20 @@ const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64
         }
         RegionId::Tokens => context * 4,
         RegionId::Stacks => stack_count(inputs) * d.stack_bytes,
-        RegionId::Residual | RegionId::Update => s.hidden * 4,
-        RegionId::Input => padded_len(s.hidden) * 4,
-        RegionId::InputCodes => padded_len(widest),
-        RegionId::InputScales => padded_groups(widest) * 4,
-        RegionId::Query => s.query_dim() * 4,
-        RegionId::KeyValue => 2 * s.kv_dim() * 4,
-        RegionId::Heads => padded_len(s.query_dim()) * 4,
+        RegionId::Residual | RegionId::Update => chunk * s.hidden * 4,
+        RegionId::Input => chunk * padded_len(s.hidden) * 4,
+        RegionId::InputCodes => chunk * batch_code_stride(widest),
+        RegionId::InputScales => chunk * padded_groups(widest) * 4,
+        RegionId::Query => chunk * s.query_dim() * 4,
+        RegionId::KeyValue => chunk * 2 * s.kv_dim() * 4,
+        RegionId::Heads => chunk * padded_len(s.query_dim()) * 4,
         RegionId::Accumulators => inputs.threads * accumulator_len(s.hidden) * 16,
         RegionId::Router => s.experts * 4,
+        RegionId::Choices => chunk * s.experts_used * CHOICE_BYTES,
+        RegionId::BatchSums => chunk * accumulator_len(s.hidden) * 8,
+        RegionId::BatchTiles => batch_tiles_bytes(s.hidden, chunk, inputs.threads),
         RegionId::Logits => s.vocab * 4,
         RegionId::Candidates => s.vocab * 8,
         RegionId::Encode => inputs.prompt_bytes_max().next_power_of_two() * ENCODE_BYTES_PER_BYTE,
     }
-}
-
-/// Sums a thread keeps of a down projection: hidden, rounded up to a kernel's step.
-pub const fn accumulator_len(hidden: u64) -> u64 {
-    round_up(hidden, 32)
 }

@@ -151,6 +151,11 @@ impl<'a> Larder<'a> {
         Some(self.landed(buffer))
     }
 
+    /// Waits until every read of the wave that nobody took has landed, and takes it.
+    pub fn wait(&self) {
+        while self.take().is_some() {}
+    }
+
     /// The reads of a wave that has been taken whole, in the order they were submitted.
     pub fn wave(&self) -> impl Iterator<Item = Result<Landed<'_>, StorageError>> {
         let (first, end) = (self.released.load(Ordering::Relaxed), self.submitted.load());

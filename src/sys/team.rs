@@ -117,6 +117,11 @@ impl Lead<'_> {
         self.0.threads
     }
 
+    /// Runs `job` once on every member.
+    pub fn all(&mut self, job: &(dyn Fn() + Sync)) {
+        self.0.run(&|_| job());
+    }
+
     /// Gives each member its own state.
     pub fn each<T: Send>(&mut self, states: &mut [T], job: &(dyn Fn(usize, &mut T) + Sync)) {
         assert!(states.len() >= self.0.threads, "one state a member");
@@ -145,6 +150,35 @@ impl Lead<'_> {
                 }
                 // SAFETY: `next` hands out each multiple of `chunk` once, so no two overlap.
                 job(first, unsafe { parts.range(first, chunk.min(length - first)) });
+            }
+        });
+    }
+
+    /// Cuts each of `parts` into `lines` equal lines, which members take one by one:
+    /// `job(line, that line of each part)`.
+    pub fn lines<const N: usize>(
+        &mut self,
+        parts: [&mut [u8]; N],
+        lines: usize,
+        job: &(dyn Fn(usize, [&mut [u8]; N]) + Sync),
+    ) {
+        let next = AtomicUsize::new(0);
+        let parts = parts.map(|part| {
+            assert!(part.len().is_multiple_of(lines), "lines are equal");
+            Parts::new(part)
+        });
+        self.0.run(&|_| {
+            loop {
+                let line = next.fetch_add(1, Ordering::Relaxed);
+                if line >= lines {
+                    return;
+                }
+                let line_of = |index: usize| {
+                    let bytes = parts[index].length / lines;
+                    // SAFETY: `next` hands out each line once, so no two overlap.
+                    unsafe { parts[index].range(line * bytes, bytes) }
+                };
+                job(line, core::array::from_fn(line_of));
             }
         });
     }

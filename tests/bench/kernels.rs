@@ -219,7 +219,7 @@ impl Bench {
         self.add(name, ("product", units), (0, len), move |thread, threads| {
             let part = share(2 * ROWS, thread, threads);
             let out = &mut out.of(thread)[..part.len() * TOKENS];
-            let mut columns = Columns::all(out, part.len());
+            let mut columns = Columns::of(out, part.len(), 0..part.len());
             kernels.gemm(ty, &rows[part.start * stride..], stride, x, &mut columns);
         });
     }
@@ -324,7 +324,7 @@ impl Bench {
         self.add(name, ("head", units), work, move |thread, threads| {
             for _ in share(times, thread, threads) {
                 let out = &mut out.of(thread)[..positions * width];
-                let mut columns = Columns::all(out, width);
+                let mut columns = Columns::of(out, width, 0..width);
                 let view = KvView::F16 { keys: k, values: v };
                 kernels.attend_block(q, width, dim, view, 0.1, black_box(&mut columns));
             }

@@ -52,7 +52,8 @@ fn byte_counts_have_units() {
 struct Folder(PathBuf);
 
 const PLAN: &str = "model = \"m\"\ndevice = \"d\"\nbudget = \"64MB\"\ncontext_tokens = 64\n\
-    threads = 2\nlock = \"off\"\n[numerics]\nrecords = \"q8\"\nresident = \"q4\"\nhead = \"f16\"\n\
+    prefill_tokens = 16\nthreads = 2\n\
+    lock = \"off\"\n[numerics]\nrecords = \"q8\"\nresident = \"q4\"\nhead = \"f16\"\n\
     embedding = \"q8\"\nkv = \"f32\"\n";
 
 impl Folder {
@@ -103,7 +104,8 @@ fn a_plan_file_says_what_it_says() {
     let folder = Folder::new("reads");
     let inputs = folder.read(None).unwrap();
     assert_eq!((inputs.name, inputs.model, inputs.device_name), ("mine/small", "m", "d"));
-    assert_eq!((inputs.budget_bytes, inputs.context_tokens, inputs.threads), (64_000_000, 64, 2));
+    assert_eq!((inputs.budget_bytes, inputs.context_tokens), (64_000_000, 64));
+    assert_eq!((inputs.prefill_tokens, inputs.threads), (16, 2));
     assert_eq!(inputs.lock, Lock::Off);
     let types = inputs.numerics.types;
     assert_eq!((types.records, types.resident), (WeightType::Q8, WeightType::Q4));
@@ -136,6 +138,7 @@ fn an_unknown_key_is_refused_by_name() {
 fn a_missing_key_is_named() {
     for (file, key) in [
         ("mine/small.toml", "context_tokens"),
+        ("mine/small.toml", "prefill_tokens"),
         ("mine/small.toml", "kv"),
         ("devices/d.toml", "readers"),
         ("models/m.toml", "head_dim"),

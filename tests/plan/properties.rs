@@ -64,8 +64,8 @@ fn devices() -> impl Strategy<Value = Device> {
 
 /// Inputs whose every number is within its limits, with a budget of one byte.
 fn inputs() -> impl Strategy<Value = Inputs> {
-    (shapes(), numerics(), devices(), 1..=8192u64, 1..=16u64).prop_map(
-        |(shape, numerics, device, context_tokens, threads)| Inputs {
+    (shapes(), numerics(), devices(), 1..=8192u64, 1..=512u64, 1..=16u64).prop_map(
+        |(shape, numerics, device, context_tokens, prefill_tokens, threads)| Inputs {
             name: "random",
             model: "random",
             device_name: "random",
@@ -74,6 +74,7 @@ fn inputs() -> impl Strategy<Value = Inputs> {
             device,
             budget_bytes: 1,
             context_tokens,
+            prefill_tokens,
             threads,
             lock: Lock::Off,
         },
@@ -189,7 +190,7 @@ fn wild() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..70_000u64, (0..64u32).prop_map(|bit| 1 << bit)]
 }
 
-const FIELDS: usize = 19;
+const FIELDS: usize = 20;
 
 /// A number of the inputs, and the word a message must use for it.
 fn field_of(inputs: &mut Inputs, field: usize) -> (&'static str, &mut u64) {
@@ -212,6 +213,7 @@ fn field_of(inputs: &mut Inputs, field: usize) -> (&'static str, &mut u64) {
         ("reads_in_flight", &mut d.reads_in_flight),
         ("read_bytes_max", &mut d.read_bytes_max),
         ("context_tokens", &mut inputs.context_tokens),
+        ("prefill_tokens", &mut inputs.prefill_tokens),
         ("threads", &mut inputs.threads),
         ("budget", &mut inputs.budget_bytes),
     ];

@@ -79,7 +79,7 @@ fn blocks_of_queries_match_single_ones() {
                 for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                     let mut out = Guarded::new(positions * width);
                     out.fill(f32::NAN);
-                    let mut columns = Columns::all(&mut out, width);
+                    let mut columns = Columns::of(&mut out, width, 0..width);
                     kernels.attend_block(&q, width + gap, dim, view, 0.25, &mut columns);
                     let what = format!("seed {seed} {dim} {keys} {positions} {group} {pattern:?}");
                     assert_same(&expected, &out, &format!("{what} {}", kernels.isa().name()));

@@ -64,7 +64,7 @@ fn gemm_gives_the_bits_of_dot() {
                 for kernels in fast_tables() {
                     let mut out = Guarded::new(count * tokens);
                     out.fill(f32::NAN);
-                    let mut columns = Columns::all(&mut out, count);
+                    let mut columns = Columns::of(&mut out, count, 0..count);
                     kernels.gemm(ty, &rows, stride, batch, &mut columns);
                     let what = format!("seed {seed} len {len} {ty:?} {count} x {tokens}");
                     assert_same(&expected, &out, &format!("{what} {}", kernels.isa().name()));
@@ -99,7 +99,7 @@ fn saturated_batches_are_exact() {
             let expected = (len as i32 * weight * i32::from(code)) as f32;
             for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                 let mut out = [0.0; 5];
-                let mut columns = Columns::all(&mut out, 1);
+                let mut columns = Columns::of(&mut out, 1, 0..1);
                 kernels.gemm(ty, &row, row.len(), batch, &mut columns);
                 assert_eq!(out, [expected; 5], "{ty:?} {code}");
             }
@@ -108,32 +108,42 @@ fn saturated_batches_are_exact() {
 }
 
 #[test]
-fn claimed_columns_cover_a_sheet_once() {
-    let (tokens, width, part) = (3, 10, 4);
+fn claimed_blocks_cover_a_sheet_once() {
+    let (tokens, width) = (5, 10);
     let mut out = vec![0.0; tokens * width];
-    let sheet = Sheet::new(&mut out, width, part);
-    let firsts: Vec<usize> = std::thread::scope(|scope| {
+    let sheet = Sheet::new(&mut out, width, (2, 4));
+    let claims: Vec<(usize, usize, usize, usize)> = std::thread::scope(|scope| {
         let member = || {
-            let mut firsts = vec![];
-            while let Some(mut columns) = sheet.claim() {
-                let first = columns.first();
-                assert_eq!(columns.count(), part.min(width - first));
-                for token in 0..tokens {
-                    for (at, value) in columns.token(token).iter_mut().enumerate() {
-                        *value += (token * width + first + at) as f32;
+            let mut claims = vec![];
+            while let Some(mut block) = sheet.claim() {
+                let (token, first) = (block.first_token(), block.first());
+                for line in 0..block.tokens() {
+                    for (at, value) in block.token(line).iter_mut().enumerate() {
+                        *value += ((token + line) * width + first + at) as f32;
                     }
                 }
-                firsts.push(first);
+                claims.push((first, token, block.count(), block.tokens()));
             }
-            firsts
+            claims
         };
         let members = [scope.spawn(member), scope.spawn(member)];
         members.into_iter().flat_map(|member| member.join().unwrap()).collect()
     });
-    let mut sorted = firsts;
+    let mut sorted = claims;
     sorted.sort_unstable();
-    assert_eq!(sorted, [0, 4, 8]);
+    let columns = [(0, 4), (4, 4), (8, 2)];
+    let lines = [(0, 2), (2, 2), (4, 1)];
+    let all: Vec<_> = columns
+        .iter()
+        .flat_map(|(first, count)| lines.map(|(token, tokens)| (*first, token, *count, tokens)))
+        .collect();
+    assert_eq!(sorted, all);
     assert!(out.iter().enumerate().all(|(at, value)| *value == at as f32));
+}
+
+#[test]
+fn an_empty_sheet_has_no_blocks() {
+    assert!(Sheet::new(&mut [], 3, (2, 2)).claim().is_none());
 }
 
 /// A column of random bytes with a scale of its own.

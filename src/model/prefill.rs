@@ -1,0 +1,327 @@
+//! A prompt, many tokens at a time: the same layers as [`Model::forward`], each matrix multiplied
+//! with a chunk of tokens. Invariant: bit for bit what one token after another gives.
+
+use super::weights::Matrix;
+use super::{Model, ModelError, router};
+use crate::cluster::{BatchInput, BatchMemory, Chosen};
+use crate::image::geometry::{padded_groups, padded_len};
+use crate::kernel::{Batch, Kernels, Sheet, batch_code_stride};
+use crate::plan::RegionId;
+use crate::sys::Lead;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Rows of a matrix that a team member claims at a time, for all tokens.
+const ROWS: usize = 32;
+/// Positions of a head that a team member claims at a time.
+const POSITIONS: usize = 32;
+
+/// Tokens that go through the layers together.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Position of the first token.
+    position: usize,
+    tokens: usize,
+}
+
+impl Chunk {
+    /// Rotations of its positions, f32[tokens][head_dim].
+    fn turns<'r>(&self, rope: &'r [f32], head_dim: usize) -> &'r [f32] {
+        &rope[self.position * head_dim..][..self.tokens * head_dim]
+    }
+}
+
+impl Model<'_> {
+    /// Runs the next `tokens` of a prompt, the first at `position`, through every layer; they are
+    /// at least one and at most the plan's chunk. Afterwards the residual stream is the last one's.
+    pub fn prefill(&mut self, tokens: &[u32], position: usize) -> Result<(), ModelError> {
+        let (last, before) = tokens.split_last().expect("a chunk has a token");
+        if before.is_empty() {
+            return self.forward(*last, position);
+        }
+        for (line, &token) in tokens.iter().enumerate() {
+            self.embed(token, line)?;
+        }
+        let chunk = Chunk { position, tokens: tokens.len() };
+        let last_layer = self.shape.layers as usize - 1;
+        for layer in 0..last_layer {
+            self.attention_of(layer, chunk)?;
+            self.feed_forward_of(layer, chunk)?;
+        }
+        // Of the last layer, later tokens need the keys and values of all, but only the last
+        // one's output.
+        self.norm_of(last_layer, chunk, Norm::Attention)?;
+        self.keys_and_values_of(last_layer, chunk);
+        self.keep_last(chunk);
+        let position = position + before.len();
+        self.attention(last_layer, position)?;
+        self.feed_forward(last_layer)
+    }
+
+    fn attention_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
+        self.norm_of(layer, chunk, Norm::Attention)?;
+        self.keys_and_values_of(layer, chunk);
+        self.queries_of(layer, chunk);
+        self.attend_of(layer, chunk);
+        self.join_of(layer, chunk)
+    }
+
+    /// Keys and values of the chunk go into the cache.
+    fn keys_and_values_of(&mut self, layer: usize, chunk: Chunk) {
+        let weights = self.weights.layer(layer);
+        let width = self.shape.kv_dim() as usize;
+        let [input, codes, scales, key_value] = self.scratch.parts([
+            RegionId::Input,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+            RegionId::KeyValue,
+        ]);
+        let x = batch(self.shape.hidden as usize, chunk.tokens, input, codes, scales);
+        let key_value: &mut [f32] = bytemuck::cast_slice_mut(key_value);
+        let (keys, rest) = key_value.split_at_mut(chunk.tokens * width);
+        let values = &mut rest[..chunk.tokens * width];
+        gemm(self.kernels, &mut self.lead, weights.key, x, keys);
+        gemm(self.kernels, &mut self.lead, weights.value, x, values);
+        let turns = chunk.turns(self.rope, self.shape.head_dim as usize);
+        turn(self.kernels, &mut self.lead, chunk.tokens, turns, keys);
+        let lines = keys.chunks_exact(width).zip(values.chunks_exact(width));
+        for (position, (key, value)) in (chunk.position..).zip(lines) {
+            self.kv.store(self.kernels, layer, position, key, value);
+        }
+    }
+
+    fn queries_of(&mut self, layer: usize, chunk: Chunk) {
+        let weights = self.weights.layer(layer);
+        let [input, codes, scales, query] = self.scratch.parts([
+            RegionId::Input,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+            RegionId::Query,
+        ]);
+        let x = batch(self.shape.hidden as usize, chunk.tokens, input, codes, scales);
+        let query: &mut [f32] = bytemuck::cast_slice_mut(query);
+        let query = &mut query[..chunk.tokens * self.shape.query_dim() as usize];
+        gemm(self.kernels, &mut self.lead, weights.query, x, query);
+        let turns = chunk.turns(self.rope, self.shape.head_dim as usize);
+        turn(self.kernels, &mut self.lead, chunk.tokens, turns, query);
+    }
+
+    /// Every query head over the cached rows of its key-value head.
+    fn attend_of(&mut self, layer: usize, chunk: Chunk) {
+        let (head_dim, query_dim) = (self.shape.head_dim as usize, self.shape.query_dim() as usize);
+        let group = (self.shape.heads / self.shape.kv_heads) as usize * head_dim;
+        let scale = crate::kernel::math::rsqrt(head_dim as f32);
+        let [query, heads] = self.scratch.floats([RegionId::Query, RegionId::Heads]);
+        let width = padded_len(query_dim as u64) as usize;
+        let sheet = Sheet::new(&mut heads[..chunk.tokens * width], width, (POSITIONS, group));
+        let (kernels, kv) = (self.kernels, &self.kv);
+        self.lead.all(&|| {
+            while let Some(mut block) = sheet.claim() {
+                let (token, first) = (block.first_token(), block.first());
+                if first >= query_dim {
+                    (0..block.tokens()).for_each(|line| block.token(line).fill(0.0));
+                    continue;
+                }
+                let rows = kv.view(layer, first / group, chunk.position + token + block.tokens());
+                let query = &query[token * query_dim + first..];
+                kernels.attend_block(query, query_dim, head_dim, rows, scale, &mut block);
+            }
+        });
+    }
+
+    /// The output projection joins the residual stream.
+    fn join_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
+        let weights = self.weights.layer(layer);
+        let (hidden, query_dim) = (self.shape.hidden as usize, self.shape.query_dim() as usize);
+        let [residual, heads, codes, scales, update] = self.scratch.parts([
+            RegionId::Residual,
+            RegionId::Heads,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+            RegionId::Update,
+        ]);
+        let tokens = chunk.tokens;
+        let width = padded_len(query_dim as u64) as usize;
+        let values: &[f32] = bytemuck::cast_slice(heads);
+        let (kernels, finite) = (self.kernels, AtomicBool::new(true));
+        let parts = code_parts(query_dim, tokens, codes, scales);
+        self.lead.lines(parts, tokens, &|line, [codes, scales]| {
+            let values = &values[line * width..][..query_dim];
+            if !quantize_line(kernels, values, codes, scales) {
+                finite.store(false, Ordering::Relaxed);
+            }
+        });
+        if !finite.into_inner() {
+            return Err(ModelError::NotFinite { stage: "attention", layer });
+        }
+        let x = batch(query_dim, tokens, heads, codes, scales);
+        let update: &mut [f32] = bytemuck::cast_slice_mut(update);
+        gemm(kernels, &mut self.lead, weights.output, x, &mut update[..tokens * hidden]);
+        add(kernels, &mut self.lead, residual, update, tokens, hidden);
+        Ok(())
+    }
+
+    fn feed_forward_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
+        self.norm_of(layer, chunk, Norm::FeedForward)?;
+        self.choose_of(layer, chunk)?;
+        let (tokens, hidden) = (chunk.tokens, self.shape.hidden as usize);
+        let [residual, input, codes, scales, update, sums, tiles, choices] = self.scratch.parts([
+            RegionId::Residual,
+            RegionId::Input,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+            RegionId::Update,
+            RegionId::BatchSums,
+            RegionId::BatchTiles,
+            RegionId::Choices,
+        ]);
+        let choices: &[Chosen] = bytemuck::cast_slice(choices);
+        let input = BatchInput {
+            layer: layer as u16,
+            x: batch(hidden, tokens, input, codes, scales),
+            choices: &choices[..tokens * self.shape.experts_used as usize],
+            unit_exponent: self.weights.down_unit(layer),
+        };
+        let sums: &mut [i64] = bytemuck::cast_slice_mut(sums);
+        let update: &mut [f32] = bytemuck::cast_slice_mut(update);
+        let update = &mut update[..tokens * hidden];
+        self.workshop.run_batch(&mut self.lead, input, BatchMemory { sums, tiles }, update)?;
+        add(self.kernels, &mut self.lead, residual, update, tokens, hidden);
+        Ok(())
+    }
+
+    /// The experts of every token.
+    fn choose_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
+        let weights = self.weights.layer(layer);
+        let [input, router, choices] =
+            self.scratch.parts([RegionId::Input, RegionId::Router, RegionId::Choices]);
+        let input: &[f32] = bytemuck::cast_slice(input);
+        let hidden = self.shape.hidden as usize;
+        let lines = input.chunks_exact(padded_len(hidden as u64) as usize);
+        let choices: &mut [Chosen] = bytemuck::cast_slice_mut(choices);
+        let choices = choices.chunks_exact_mut(self.shape.experts_used as usize);
+        for (choices, values) in choices.zip(lines).take(chunk.tokens) {
+            let logits = bytemuck::cast_slice_mut(router);
+            let choice = router::choose(&self.shape, weights.router, &values[..hidden], logits);
+            let choice = choice.ok_or(ModelError::NotFinite { stage: "a router", layer })?;
+            choices.copy_from_slice(&choice);
+        }
+        Ok(())
+    }
+
+    /// Normalises the residual stream of every token into the input region and quantises it.
+    fn norm_of(&mut self, layer: usize, chunk: Chunk, norm: Norm) -> Result<(), ModelError> {
+        let weights = self.weights.layer(layer);
+        let (weight, stage) = match norm {
+            Norm::Attention => (weights.attn_norm, "an attention norm"),
+            Norm::FeedForward => (weights.ffn_norm, "a feed-forward norm"),
+        };
+        let (hidden, tokens) = (self.shape.hidden as usize, chunk.tokens);
+        let [source, input, codes, scales] = self.scratch.parts([
+            RegionId::Residual,
+            RegionId::Input,
+            RegionId::InputCodes,
+            RegionId::InputScales,
+        ]);
+        let source: &[f32] = bytemuck::cast_slice(source);
+        let input = &mut input[..tokens * padded_len(hidden as u64) as usize * 4];
+        let [codes, scales] = code_parts(hidden, tokens, codes, scales);
+        let (kernels, eps, finite) = (self.kernels, self.constants.rms_eps, AtomicBool::new(true));
+        self.lead.lines([input, codes, scales], tokens, &|line, [input, codes, scales]| {
+            let input: &mut [f32] = bytemuck::cast_slice_mut(input);
+            let (values, tail) = input.split_at_mut(hidden);
+            kernels.rms_norm(&source[line * hidden..][..hidden], weight, eps, values);
+            tail.fill(0.0);
+            if !quantize_line(kernels, values, codes, scales) {
+                finite.store(false, Ordering::Relaxed);
+            }
+        });
+        if finite.into_inner() { Ok(()) } else { Err(ModelError::NotFinite { stage, layer }) }
+    }
+
+    /// The last token's residual stream moves to the front, where decode has it.
+    fn keep_last(&mut self, chunk: Chunk) {
+        let hidden = self.shape.hidden as usize;
+        let [residual] = self.scratch.floats([RegionId::Residual]);
+        residual.copy_within((chunk.tokens - 1) * hidden..chunk.tokens * hidden, 0);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Norm {
+    Attention,
+    FeedForward,
+}
+
+/// The codes and scales of `tokens` vectors of `len` values at the front of their regions.
+fn code_parts<'p>(
+    len: usize,
+    tokens: usize,
+    codes: &'p mut [u8],
+    scales: &'p mut [u8],
+) -> [&'p mut [u8]; 2] {
+    let groups = padded_groups(len as u64) as usize;
+    [&mut codes[..tokens * batch_code_stride(len)], &mut scales[..tokens * groups * 4]]
+}
+
+/// Quantises a token's vector into its line of codes and scales; false if a value is not finite.
+fn quantize_line(kernels: &Kernels, values: &[f32], codes: &mut [u8], scales: &mut [u8]) -> bool {
+    let codes = &mut codes[..padded_len(values.len() as u64) as usize];
+    kernels.quantize(values, bytemuck::cast_slice_mut(codes), bytemuck::cast_slice_mut(scales))
+}
+
+/// The vectors of `tokens` tokens, `len` values each, that lie in the regions of an input.
+fn batch<'x>(
+    len: usize,
+    tokens: usize,
+    values: &'x [u8],
+    codes: &'x [u8],
+    scales: &'x [u8],
+) -> Batch<'x> {
+    let groups = padded_groups(len as u64) as usize;
+    let values: &[f32] = bytemuck::cast_slice(values);
+    let scales: &[f32] = bytemuck::cast_slice(scales);
+    Batch::new(
+        len,
+        tokens,
+        &values[..tokens * padded_len(len as u64) as usize],
+        bytemuck::cast_slice(&codes[..tokens * batch_code_stride(len)]),
+        &scales[..tokens * groups],
+    )
+}
+
+/// out[token] = matrix * x[token], rows shared among the team.
+fn gemm(kernels: &Kernels, lead: &mut Lead<'_>, matrix: Matrix<'_>, x: Batch<'_>, out: &mut [f32]) {
+    let width = out.len() / x.tokens();
+    let sheet = Sheet::new(out, width, (x.tokens(), ROWS));
+    lead.all(&|| {
+        while let Some(mut columns) = sheet.claim() {
+            let rows = &matrix.rows[columns.first() * matrix.stride..];
+            kernels.gemm(matrix.weight, rows, matrix.stride, x, &mut columns);
+        }
+    });
+}
+
+/// Rotates every head of every token, `turns` being f32[tokens][head_dim].
+fn turn(kernels: &Kernels, lead: &mut Lead<'_>, tokens: usize, turns: &[f32], heads: &mut [f32]) {
+    let head_dim = turns.len() / tokens;
+    lead.lines([bytemuck::cast_slice_mut(heads)], tokens, &|line, [heads]| {
+        let turn = &turns[line * head_dim..][..head_dim];
+        let heads: &mut [f32] = bytemuck::cast_slice_mut(heads);
+        heads.chunks_exact_mut(head_dim).for_each(|head| kernels.rope(head, turn));
+    });
+}
+
+/// Adds each token's update to its residual stream.
+fn add(
+    kernels: &Kernels,
+    lead: &mut Lead<'_>,
+    residual: &mut [u8],
+    update: &[f32],
+    tokens: usize,
+    hidden: usize,
+) {
+    lead.lines([&mut residual[..tokens * hidden * 4]], tokens, &|line, [residual]| {
+        let update = &update[line * hidden..][..hidden];
+        kernels.add(bytemuck::cast_slice_mut(residual), update);
+    });
+}
