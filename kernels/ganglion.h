@@ -86,8 +86,8 @@ void gk_down_i32_q4_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const
 size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                      const float *scales, float per_unit, size_t count);
 // sums[at[token] * sums_stride + j] += m * w[j] over `pairs` (up to 128) pairs of columns of
-// `groups` groups. factors[token] holds low[256] then high[256]; scratch is 32 KiB, 64-byte aligned. The
-// factors of tokens up to a multiple of 6 are read, and must be there.
+// `groups` groups. factors[token] holds low[256] then high[256]; scratch is 32 KiB, 64-byte
+// aligned. The factors of tokens up to a multiple of 6 are read, and must be there.
 void gk_batch_i64_q8_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
                                 void *scratch, const uint8_t *const *columns, size_t pairs,
                                 const int16_t *factors, const bool *any_high, size_t tokens,
