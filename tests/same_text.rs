@@ -13,9 +13,10 @@ use ganglion::plan::{Inputs, KvType, Numerics, Plan, PlanError, solve};
 use ganglion::token::{Sampler, SamplerConfig};
 
 const PROMPT: &str = "Once upon a time";
-const LONG_PROMPT: &str = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. \
-     One day, she saw a big, red ball. She wanted to play with it, but it was too high. Lily asked \
-     her mom to help her, and her mom said that they could get it down together with a long stick.";
+const LONG_PROMPT: &str = "\
+    Once upon a time, there was a little girl named Lily. She loved to play outside in the park. \
+    One day, she saw a big, red ball. She wanted to play with it, but it was too high. Lily asked \
+    her mom to help her, and her mom said that they could get it down together with a long stick.";
 const TOKENS: u32 = 256;
 
 const SEEDED: SamplerConfig = SamplerConfig {
