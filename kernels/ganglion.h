@@ -10,6 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// A multiplier of the fixed-point sum is an error from here on: 2^27.
+#define MULTIPLIER_LIMIT 134217728.0f
+
 // x[len] -> codes[32 * groups], scales[groups]; groups is a multiple of 4 and covers len.
 // False if a value is not finite.
 bool gk_quantize_q8_f32_avx2(int8_t *codes, float *scales, size_t groups, const float *x,
@@ -42,11 +45,22 @@ void gk_matvec_f32_f16_f32_neon(float *out, size_t count, const uint8_t *rows, s
 void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                   const float *x, size_t len);
 
-// out[i] = rows[i] . x for `count` rows anywhere: the same as matvec.
+// out[i] = rows[i] . x for `count` rows anywhere: the same as matvec. fetch_bytes from each row on
+// are asked for ahead of time.
 void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              const int8_t *codes, const float *scales, size_t groups);
+                              size_t fetch_bytes, const int8_t *codes, const float *scales,
+                              size_t groups);
 void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              const int8_t *codes, const float *scales, size_t groups);
+                              size_t fetch_bytes, const int8_t *codes, const float *scales,
+                              size_t groups);
+// gates[i] = the row at first + i * stride . x, ups[i] = the row `up` bytes behind it . x, for
+// `count` records: the same as matvec.
+void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
+                                size_t stride, size_t up, const int8_t *codes,
+                                const float *scales, size_t groups);
+void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
+                                size_t stride, size_t up, const int8_t *codes,
+                                const float *scales, size_t groups);
 void gk_rows_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *const *rows,
                                 const float *x, size_t len);
 
@@ -72,17 +86,22 @@ void gk_down_i32_q8_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
 void gk_down_i32_q8_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *columns,
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
-void gk_down_i32_q8_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
-                               const int16_t (*factors)[4], size_t pairs, size_t groups);
 void gk_down_i32_q4_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *columns,
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
 void gk_down_i32_q4_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *columns,
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
-void gk_down_i32_q4_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
-                               const int16_t (*factors)[4], size_t pairs, size_t groups);
+// sums[j] += m * w[j] for `count` columns, m = round_half_even(activations[i] * scale * per_unit).
+// Gives `count`, or the index of the first m that is not below the limit: then the sums of columns
+// before it may be there or not.
+size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns,
+                                    const float *activations, float per_unit, size_t count,
+                                    size_t groups);
+size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
+                                    const float *activations, float per_unit, size_t count,
+                                    size_t groups);
 // m = round_half_even(x[i] * scales[i] * per_unit) for `count` (up to 256) neurons, split as
 // h * 2^16 + l into low[256] and high[256], zero behind them. any_high: whether an h is not 0.
-// Gives the index of the first m that is not below 2^28, or count.
+// Gives the index of the first m that is not below the limit, or count.
 size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                      const float *scales, float per_unit, size_t count);
 // sums[at[token] * sums_stride + j] += m * w[j] over `pairs` (up to 128) pairs of columns of
@@ -97,7 +116,7 @@ void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_
                                 const int16_t *factors, const bool *any_high, size_t tokens,
                                 size_t groups);
 // sums[j] += round_half_even(a * column[j]) for len values, a multiple of 16.
-// False if a product is not below 2^28.
+// False if a product is not below the limit.
 bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, size_t len);
 bool gk_down_i64_f16_f32_neon(int64_t *sums, const uint8_t *column, float a, size_t len);
 

@@ -86,7 +86,7 @@ void gk_down_i32_q4_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *
 }
 
 bool gk_down_i64_f16_f32_neon(int64_t *sums, const uint8_t *column, float a, size_t len) {
-    const float32x4_t limit = vdupq_n_f32(268435456.0f); // 2^28
+    const float32x4_t limit = vdupq_n_f32(MULTIPLIER_LIMIT);
     uint32x4_t good = vdupq_n_u32(UINT32_MAX);
     for (size_t i = 0; i < len; i += 4) {
         float32x4_t units = vmulq_n_f32(load_f16(column, i), a);

@@ -69,7 +69,7 @@ void gk_down_i32_q4_i16_avx2(int32_t *low, int32_t *high, const uint8_t *const *
 
 bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, size_t len) {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    const __m256 limit = _mm256_set1_ps(268435456.0f); // 2^28
+    const __m256 limit = _mm256_set1_ps(MULTIPLIER_LIMIT);
     __m256 bad = _mm256_setzero_ps();
     for (size_t i = 0; i < len; i += 8) {
         __m256 units = _mm256_mul_ps(_mm256_set1_ps(a), load_f16(column, i));

@@ -11,6 +11,19 @@
 
 enum { GROUP = 32, LANES = 16 };
 
+// sum + the dot products of four bytes without a sign and four with one, in each lane. GCC 12 copies
+// the sum of its intrinsic before and after every use; this stays in its register.
+INLINE __m512i dot4(__m512i sum, __m512i without_sign, __m512i with_sign) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(without_sign), "vm"(with_sign));
+    return sum;
+}
+
+// The same with one dword in every lane.
+INLINE __m512i dot4_all(__m512i sum, __m512i without_sign, const int32_t *with_sign) {
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(without_sign), "m"(*with_sign));
+    return sum;
+}
+
 // 16 values of an f16 array.
 INLINE __m512 load_f16(const void *halves, size_t index) {
     const uint16_t *at = (const uint16_t *)halves + index;
@@ -39,6 +52,30 @@ INLINE float tree(__m512 sums) {
     __m128 t4 = _mm_add_ps(_mm256_castps256_ps128(t8), _mm256_extractf128_ps(t8, 1));
     __m128 t2 = _mm_add_ps(t4, _mm_movehl_ps(t4, t4));
     return _mm_cvtss_f32(_mm_add_ss(t2, _mm_movehdup_ps(t2)));
+}
+
+// The trees of four registers at once.
+INLINE __m128 tree4(const __m512 *sums) {
+    // The quarters of two registers: [a0 + a2 | a1 + a3 | b0 + b2 | b1 + b3].
+    __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(sums[0], sums[1], 0x44),
+                              _mm512_shuffle_f32x4(sums[0], sums[1], 0xee));
+    __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(sums[2], sums[3], 0x44),
+                              _mm512_shuffle_f32x4(sums[2], sums[3], 0xee));
+    __m512 t4 = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88),
+                              _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    __m512 t2 = _mm512_add_ps(t4, _mm512_permute_ps(t4, 0xee));
+    __m512 t1 = _mm512_add_ps(t2, _mm512_movehdup_ps(t2));
+    return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, t1));
+}
+
+// Sums of the quarters of four registers: [a | b | c | d].
+INLINE __m512i add_quarters(const __m512i *v) {
+    __m512i ab = _mm512_add_epi32(_mm512_shuffle_i32x4(v[0], v[1], 0x44),
+                                  _mm512_shuffle_i32x4(v[0], v[1], 0xee));
+    __m512i cd = _mm512_add_epi32(_mm512_shuffle_i32x4(v[2], v[3], 0x44),
+                                  _mm512_shuffle_i32x4(v[2], v[3], 0xee));
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88),
+                            _mm512_shuffle_i32x4(ab, cd, 0xdd));
 }
 
 // The trees of 16 registers at once: lane i is tree(sums[i]).

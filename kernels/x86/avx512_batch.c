@@ -11,7 +11,7 @@ enum { NEURONS = 256, CHUNK_PAIRS = NEURONS / 2, TOKENS = 6, VECTORS = 4 };
 
 size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                      const float *scales, float per_unit, size_t count) {
-    const __m512 limit = _mm512_set1_ps(268435456.0f); // 2^28
+    const __m512 limit = _mm512_set1_ps(MULTIPLIER_LIMIT);
     __m512i any = _mm512_setzero_si512();
     for (size_t i = 0; i < NEURONS; i += LANES) {
         size_t left = i < count ? count - i : 0;

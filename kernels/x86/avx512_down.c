@@ -1,70 +1,268 @@
 // Down columns in fixed point: AVX-512 VNNI. All sums are integers, so any order is right.
 //
-// Up to four pairs of columns go into the sums in one pass, so that sums are loaded and stored once
-// for eight neurons.
+// Column `w = s * q` times the multiplier m is `(m * s) * q`: the factor m * s of a group is cut
+// into signed bytes, f = d0 + d1 * 2^8 + d2 * 2^16 + d3 * 2^24, and vpdpbusd multiplies the digits
+// of four columns with their four weights of an output at once. A weight is a byte without a sign
+// there, q + 8 or w + 128; what the offset adds is taken off each group.
 #include "avx512.h"
-#include "down512.h"
 
-enum { PAIRS = 4 };
+enum {
+    // Columns of a pass, by fours: their sums of products stay far below 2^31.
+    COLUMNS = 64,
+    QUADS = COLUMNS / 4,
+    // Groups of a pass, so that its factors stay in the first-level cache.
+    GROUPS = 32,
+    DIGITS = 4,
+};
 
-INLINE void columns(int32_t *low, int32_t *high, const uint8_t *const *column,
-                    const int16_t (*factors)[4], int pairs, size_t groups, bool q4, bool split) {
-    __m512i low_factors[PAIRS], high_factors[PAIRS];
-    UNROLL for (int p = 0; p < pairs; p++) {
-        const int32_t *both = (const int32_t *)(const void *)factors[p];
-        low_factors[p] = _mm512_set1_epi32(both[0]);
-        high_factors[p] = _mm512_set1_epi32(both[1]);
+// A dword for each digit: the digits of four columns.
+typedef int32_t digit_row[DIGITS];
+
+typedef struct {
+    // A row for each group, or, of q8, for all groups.
+    digit_row rows[QUADS][GROUPS] __attribute__((aligned(64)));
+    // What the offset of the weights adds, a sum for each digit, below 0.
+    digit_row bias[GROUPS] __attribute__((aligned(64)));
+    // Digits that are not 0.
+    int used;
+} factor_table;
+
+// The row of a group: four by four they are stored as a byte transpose leaves them.
+INLINE size_t row_of(size_t group) {
+    return (group & ~(size_t)15) + (group & 3) * 4 + (group >> 2 & 3);
+}
+
+// Multipliers of a pass, zero behind `count`; gives `count`, or the first that is out of range.
+INLINE size_t multipliers(int32_t *m, const uint8_t *const *columns, size_t scale_at,
+                          const float *activations, float per_unit, size_t count) {
+    uint16_t halves[COLUMNS] __attribute__((aligned(64))) = {0};
+    for (size_t i = 0; i < count; i++) {
+        halves[i] = *(const uint16_t *)(const void *)(columns[i] + scale_at);
     }
-    for (size_t group = 0; group < groups; group++) {
-        void *low_at = low + group * GROUP, *high_at = high + group * GROUP;
-        __m512i low0 = _mm512_loadu_si512(low_at), low1 = _mm512_loadu_si512((char *)low_at + 64);
-        __m512i high0, high1;
-        if (split) {
-            high0 = _mm512_loadu_si512(high_at);
-            high1 = _mm512_loadu_si512((char *)high_at + 64);
+    UNROLL for (size_t i = 0; i < COLUMNS; i += LANES) {
+        size_t left = i < count ? count - i : 0;
+        __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        __m512 product = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, activations + i),
+                                       load_f16(halves, i));
+        __m512 units = _mm512_mul_ps(product, _mm512_set1_ps(per_unit));
+        // Not less: NaN is bad too.
+        __mmask16 bad = _mm512_cmp_ps_mask(_mm512_abs_ps(units), _mm512_set1_ps(MULTIPLIER_LIMIT),
+                                           _CMP_NLT_UQ);
+        if (bad != 0) {
+            return i + (size_t)__builtin_ctz(bad);
         }
-        UNROLL for (int p = 0; p < pairs; p++) {
-            __m512i w[2];
-            weight_pairs(w, column[2 * p], column[2 * p + 1], group, groups, q4);
-            low0 = _mm512_dpwssd_epi32(low0, w[0], low_factors[p]);
-            low1 = _mm512_dpwssd_epi32(low1, w[1], low_factors[p]);
-            if (split) {
-                high0 = _mm512_dpwssd_epi32(high0, w[0], high_factors[p]);
-                high1 = _mm512_dpwssd_epi32(high1, w[1], high_factors[p]);
-            }
-        }
-        _mm512_storeu_si512(low_at, low0);
-        _mm512_storeu_si512((char *)low_at + 64, low1);
-        if (split) {
-            _mm512_storeu_si512(high_at, high0);
-            _mm512_storeu_si512((char *)high_at + 64, high1);
-        }
+        _mm512_store_si512(m + i, _mm512_cvtps_epi32(units));
+    }
+    return count;
+}
+
+// Digits that factors up to `largest` need.
+INLINE int digits_of(int64_t largest) {
+    // 127 * (1 + 2^8), and 127 * (1 + 2^8 + 2^16).
+    return largest <= 32639 ? 2 : largest <= 8355711 ? 3 : 4;
+}
+
+INLINE int32_t largest_of(const int32_t *m) {
+    __m512i most = _mm512_setzero_si512();
+    UNROLL for (size_t i = 0; i < COLUMNS; i += LANES) {
+        most = _mm512_max_epi32(most, _mm512_abs_epi32(_mm512_load_si512(m + i)));
+    }
+    return _mm512_reduce_max_epi32(most);
+}
+
+// The four signed bytes of each lane.
+INLINE __m512i digits(__m512i f) {
+    const __m512i carry = _mm512_set1_epi32(0x808080);
+    return _mm512_xor_si512(_mm512_add_epi32(f, carry), carry);
+}
+
+// Digits of 16 groups of four columns, d[column], as rows of a table; `offset` times them is taken
+// from `bias`.
+INLINE void store_digits(digit_row *rows, __m512i *bias, const __m512i *d, __m512i offset) {
+    __m512i ab_low = _mm512_unpacklo_epi8(d[0], d[1]), ab_high = _mm512_unpackhi_epi8(d[0], d[1]);
+    __m512i cd_low = _mm512_unpacklo_epi8(d[2], d[3]), cd_high = _mm512_unpackhi_epi8(d[2], d[3]);
+    // Register i holds groups i, i + 4, i + 8 and i + 12.
+    __m512i fours[4] = {
+        _mm512_unpacklo_epi16(ab_low, cd_low), _mm512_unpackhi_epi16(ab_low, cd_low),
+        _mm512_unpacklo_epi16(ab_high, cd_high), _mm512_unpackhi_epi16(ab_high, cd_high)};
+    UNROLL for (size_t i = 0; i < 4; i++) {
+        _mm512_store_si512(rows[4 * i], fours[i]);
+        bias[i] = dot4(bias[i], offset, fours[i]);
     }
 }
 
-INLINE void down(int32_t *low, int32_t *high, const uint8_t *const *column,
-                 const int16_t (*factors)[4], size_t pairs, size_t groups, bool q4) {
-    if (pairs == PAIRS && high != NULL) {
-        columns(low, high, column, factors, PAIRS, groups, q4, true);
-    } else if (pairs == PAIRS) {
-        columns(low, low, column, factors, PAIRS, groups, q4, false);
+INLINE void store_bias(digit_row *rows, const __m512i *bias) {
+    UNROLL for (size_t i = 0; i < 4; i++) {
+        _mm512_store_si512(rows[4 * i], _mm512_sub_epi32(_mm512_setzero_si512(), bias[i]));
+    }
+}
+
+// Factors m * s of q4 columns for `count` groups, whose sub-scales start at byte `at`.
+INLINE void q4_factors(factor_table *table, const uint8_t *const *columns, const int32_t *m,
+                       size_t quads, size_t at, size_t count) {
+    const __m512i offset = _mm512_set1_epi8(8);
+    for (size_t group = 0; group < count; group += LANES) {
+        size_t left = count - group;
+        __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        __m512i bias[4] = {0};
+        for (size_t quad = 0; quad < quads; quad++) {
+            __m512i d[4];
+            UNROLL for (size_t c = 0; c < 4; c++) {
+                const uint8_t *sub_scales = columns[4 * quad + c] + at + group;
+                __m512i s = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, sub_scales));
+                d[c] = digits(_mm512_mullo_epi32(s, _mm512_set1_epi32(m[4 * quad + c])));
+            }
+            store_digits(table->rows[quad] + group, bias, d, offset);
+        }
+        store_bias(table->bias + group, bias);
+    }
+}
+
+// Factors m of q8 columns, the same for all groups.
+INLINE void q8_factors(factor_table *table, const int32_t *m, size_t quads) {
+    __m512i bias[4] = {0};
+    for (size_t quad = 0; quad < quads; quad++) {
+        __m512i d[4];
+        UNROLL for (size_t c = 0; c < 4; c++) {
+            d[c] = digits(_mm512_set1_epi32(m[4 * quad + c]));
+        }
+        store_digits(table->rows[quad], bias, d, _mm512_set1_epi8((char)128));
+    }
+    store_bias(table->bias, bias);
+}
+
+// 16 bytes of four columns, byte i of each in lane i.
+INLINE __m512i gather_quad(const uint8_t *const *columns, size_t at) {
+    const __m512i dwords = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i bytes = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    __m128i v[4];
+    UNROLL for (size_t c = 0; c < 4; c++) {
+        v[c] = _mm_loadu_si128((const __m128i *)(const void *)(columns[c] + at));
+    }
+    __m256i ab = _mm256_inserti128_si256(_mm256_castsi128_si256(v[0]), v[1], 1);
+    __m256i cd = _mm256_inserti128_si256(_mm256_castsi128_si256(v[2]), v[3], 1);
+    __m512i all = _mm512_inserti64x4(_mm512_castsi256_si512(ab), cd, 1);
+    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(dwords, all), bytes);
+}
+
+// sums[16] += values << shift.
+INLINE void add_wide(int64_t *sums, __m512i values, unsigned shift) {
+    __m512i low = _mm512_cvtepi32_epi64(_mm512_castsi512_si256(values));
+    __m512i high = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(values, 1));
+    low = _mm512_add_epi64(_mm512_loadu_si512(sums), _mm512_slli_epi64(low, shift));
+    high = _mm512_add_epi64(_mm512_loadu_si512(sums + 8), _mm512_slli_epi64(high, shift));
+    _mm512_storeu_si512(sums, low);
+    _mm512_storeu_si512(sums + 8, high);
+}
+
+// Adds the sums of the digits, d0 + d1 * 2^8 + ...
+INLINE void add_digits(int64_t *sums, const __m512i *acc, int used) {
+    add_wide(sums, _mm512_add_epi32(acc[0], _mm512_slli_epi32(acc[1], 8)), 0);
+    if (used == 4) {
+        add_wide(sums, _mm512_add_epi32(acc[2], _mm512_slli_epi32(acc[3], 8)), 16);
+    } else if (used == 3) {
+        add_wide(sums, acc[2], 16);
+    }
+}
+
+// The 32 outputs of one group; `row` is its row of the table.
+INLINE void one_group(int64_t *sums, const uint8_t *const *columns, size_t quads,
+                      const factor_table *table, size_t row, size_t at, int used, bool q4) {
+    __m512i low[DIGITS], high[DIGITS];
+    UNROLL for (int k = 0; k < used; k++) {
+        low[k] = high[k] = _mm512_set1_epi32(table->bias[row][k]);
+        if (q4) {
+            // High nibbles stay where they are: their sum is 16 times too large.
+            high[k] = _mm512_slli_epi32(high[k], 4);
+        }
+    }
+    for (size_t quad = 0; quad < quads; quad++) {
+        const int32_t *factors = table->rows[quad][row];
+        __m512i w = gather_quad(columns + 4 * quad, at), w_low, w_high;
+        if (q4) {
+            w_low = _mm512_and_si512(w, _mm512_set1_epi8(15));
+            w_high = _mm512_and_si512(w, _mm512_set1_epi8((char)0xf0));
+        } else {
+            const __m512i sign = _mm512_set1_epi8((char)0x80);
+            w_low = _mm512_xor_si512(w, sign);
+            w_high = _mm512_xor_si512(gather_quad(columns + 4 * quad, at + 16), sign);
+        }
+        UNROLL for (int k = 0; k < used; k++) {
+            low[k] = dot4_all(low[k], w_low, factors + k);
+            high[k] = dot4_all(high[k], w_high, factors + k);
+        }
+    }
+    if (q4) {
+        UNROLL for (int k = 0; k < used; k++) {
+            high[k] = _mm512_srai_epi32(high[k], 4);
+        }
+    }
+    add_digits(sums, low, used);
+    add_digits(sums + LANES, high, used);
+}
+
+// A pass over `count` groups from `first` on.
+INLINE void all_groups(int64_t *sums, const uint8_t *const *columns, size_t quads,
+                       const factor_table *table, size_t first, size_t count, int used, bool q4) {
+    for (size_t group = 0; group < count; group++) {
+        size_t at = (first + group) * (q4 ? GROUP / 2 : GROUP);
+        one_group(sums + group * GROUP, columns, quads, table, q4 ? row_of(group) : 0, at, used, q4);
+    }
+}
+
+INLINE void pass(int64_t *sums, const uint8_t *const *columns, size_t quads,
+                 const factor_table *table, size_t first, size_t count, bool q4) {
+    if (table->used == 2) {
+        all_groups(sums, columns, quads, table, first, count, 2, q4);
+    } else if (table->used == 3) {
+        all_groups(sums, columns, quads, table, first, count, 3, q4);
     } else {
-        for (size_t p = 0; p < pairs; p++) {
-            if (high != NULL) {
-                columns(low, high, column + 2 * p, factors + p, 1, groups, q4, true);
-            } else {
-                columns(low, low, column + 2 * p, factors + p, 1, groups, q4, false);
-            }
-        }
+        all_groups(sums, columns, quads, table, first, count, 4, q4);
     }
 }
 
-void gk_down_i32_q8_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
-                               const int16_t (*factors)[4], size_t pairs, size_t groups) {
-    down(low, high, columns, factors, pairs, groups, false);
+INLINE size_t down(int64_t *sums, const uint8_t *const *columns, const float *activations,
+                   float per_unit, size_t count, size_t groups, bool q4) {
+    const uint8_t *padded[COLUMNS];
+    int32_t m[COLUMNS] __attribute__((aligned(64)));
+    factor_table table;
+    for (size_t done = 0; done < count; done += COLUMNS) {
+        size_t now = count - done < COLUMNS ? count - done : COLUMNS;
+        size_t scale_at = groups * (q4 ? GROUP / 2 + 1 : GROUP);
+        size_t good =
+            multipliers(m, columns + done, scale_at, activations + done, per_unit, now);
+        if (good < now) {
+            return done + good;
+        }
+        // The last column stands in for those that are missing, times 0.
+        for (size_t i = 0; i < COLUMNS; i++) {
+            padded[i] = columns[done + (i < now ? i : now - 1)];
+        }
+        size_t quads = (now + 3) / 4;
+        // |s| is at most 15.
+        table.used = digits_of((q4 ? 15 : 1) * (int64_t)largest_of(m));
+        for (size_t first = 0; first < groups; first += GROUPS) {
+            size_t some = groups - first < GROUPS ? groups - first : GROUPS;
+            if (q4) {
+                q4_factors(&table, padded, m, quads, groups * GROUP / 2 + first, some);
+            } else {
+                q8_factors(&table, m, quads);
+            }
+            pass(sums + first * GROUP, padded, quads, &table, first, some, q4);
+        }
+    }
+    return count;
 }
 
-void gk_down_i32_q4_i16_avx512(int32_t *low, int32_t *high, const uint8_t *const *columns,
-                               const int16_t (*factors)[4], size_t pairs, size_t groups) {
-    down(low, high, columns, factors, pairs, groups, true);
+size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns,
+                                    const float *activations, float per_unit, size_t count,
+                                    size_t groups) {
+    return down(sums, columns, activations, per_unit, count, groups, false);
+}
+
+size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
+                                    const float *activations, float per_unit, size_t count,
+                                    size_t groups) {
+    return down(sums, columns, activations, per_unit, count, groups, true);
 }

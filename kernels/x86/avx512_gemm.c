@@ -76,8 +76,8 @@ INLINE void products(__m512 *sums, const weights *w, const tile *t, size_t first
             if (width == LANES) {
                 __asm__("" : "+v"(x)); // loaded once for both rows
             }
-            sum0[i] = _mm512_dpbusd_epi32(sum0[i], w->first[step], x);
-            sum1[i] = _mm512_dpbusd_epi32(sum1[i], w->second[step], x);
+            sum0[i] = dot4(sum0[i], w->first[step], x);
+            sum1[i] = dot4(sum1[i], w->second[step], x);
         }
     }
     UNROLL for (int i = 0; i < count; i++) {
@@ -103,7 +103,7 @@ INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t f
         __m512i sum = _mm512_setzero_si512();
         UNROLL for (size_t step = 0; step < 8; step++) {
             __m512i x = load_lanes(codes + step * width * 4, width);
-            sum = _mm512_dpbusd_epi32(sum, offset, x);
+            sum = dot4(sum, offset, x);
         }
         bias[token] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
     }
@@ -127,16 +127,6 @@ INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t f
             products(&sums[token][row], &w, t, first_group, token, bias + token, width, fresh, 1);
         }
     }
-}
-
-// Sums of the quarters of four registers: [a | b | c | d].
-INLINE __m512i add_quarters(const __m512i *v) {
-    __m512i ab = _mm512_add_epi32(_mm512_shuffle_i32x4(v[0], v[1], 0x44),
-                                  _mm512_shuffle_i32x4(v[0], v[1], 0xee));
-    __m512i cd = _mm512_add_epi32(_mm512_shuffle_i32x4(v[2], v[3], 0x44),
-                                  _mm512_shuffle_i32x4(v[2], v[3], 0xee));
-    return _mm512_add_epi32(_mm512_shuffle_i32x4(ab, cd, 0x88),
-                            _mm512_shuffle_i32x4(ab, cd, 0xdd));
 }
 
 // A last band of four groups: a register holds four steps of them, so two registers are a row. The
@@ -167,12 +157,12 @@ INLINE void narrow_band(partial_sums sums, const tile *t, const uint8_t *rows, s
         for (size_t token = 0; token < t->token_count; token++) {
             const int8_t *x_at = codes_of(t, token, first_group);
             __m512i x0 = _mm512_loadu_si512(x_at), x1 = _mm512_loadu_si512(x_at + 64);
-            __m512i bias = _mm512_dpbusd_epi32(_mm512_setzero_si512(), offset, x0);
-            bias = _mm512_dpbusd_epi32(bias, offset, x1);
+            __m512i bias = dot4(_mm512_setzero_si512(), offset, x0);
+            bias = dot4(bias, offset, x1);
             __m512i products[4];
             UNROLL for (int r = 0; r < 4; r++) {
-                __m512i sum = _mm512_dpbusd_epi32(_mm512_setzero_si512(), low[r], x0);
-                products[r] = _mm512_sub_epi32(_mm512_dpbusd_epi32(sum, high[r], x1), bias);
+                __m512i sum = dot4(_mm512_setzero_si512(), low[r], x0);
+                products[r] = _mm512_sub_epi32(dot4(sum, high[r], x1), bias);
             }
             __m512 x_scales =
                 _mm512_broadcast_f32x4(_mm_loadu_ps(scales_of(t, token, first_group)));

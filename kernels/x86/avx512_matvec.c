@@ -16,7 +16,7 @@ INLINE void band(__m512 *partials, int count, int code_bytes, const uint8_t *con
     __m512i x[8], bias = _mm512_setzero_si512();
     UNROLL for (size_t step = 0; step < 8; step++) {
         x[step] = load_lanes(codes + step * width * 4, width);
-        bias = _mm512_dpbusd_epi32(bias, offset, x[step]);
+        bias = dot4(bias, offset, x[step]);
     }
     __m512 x_scales = _mm512_castsi512_ps(load_lanes(scales, width));
     UNROLL for (int r = 0; r < count; r++) {
@@ -26,16 +26,16 @@ INLINE void band(__m512 *partials, int count, int code_bytes, const uint8_t *con
             UNROLL for (size_t step = 0; step < 8; step += 2) {
                 __m512i w0 = load_lanes(row + step * width * 4, width);
                 __m512i w1 = load_lanes(row + (step + 1) * width * 4, width);
-                sum = _mm512_dpbusd_epi32(sum, _mm512_xor_si512(w0, sign), x[step]);
-                second = _mm512_dpbusd_epi32(second, _mm512_xor_si512(w1, sign), x[step + 1]);
+                sum = dot4(sum, _mm512_xor_si512(w0, sign), x[step]);
+                second = dot4(second, _mm512_xor_si512(w1, sign), x[step + 1]);
             }
         } else {
             // High nibbles stay where they are: their sum is 16 times too large.
             UNROLL for (size_t step = 0; step < 4; step++) {
                 __m512i w = load_lanes(row + step * width * 4, width);
-                sum = _mm512_dpbusd_epi32(sum, _mm512_and_si512(w, nibble), x[step]);
+                sum = dot4(sum, _mm512_and_si512(w, nibble), x[step]);
                 second =
-                    _mm512_dpbusd_epi32(second, _mm512_and_si512(w, high_nibble), x[step + 4]);
+                    dot4(second, _mm512_and_si512(w, high_nibble), x[step + 4]);
             }
             second = _mm512_srai_epi32(second, 4);
         }
@@ -47,96 +47,227 @@ INLINE void band(__m512 *partials, int count, int code_bytes, const uint8_t *con
     }
 }
 
-// Asks for the bytes at..at + bytes of each of the rows that come next.
-INLINE void fetch_ahead(const uint8_t *const *next, int count, size_t at, size_t bytes) {
-    UNROLL for (int r = 0; r < count; r++) {
-        for (size_t line = 0; line < bytes; line += 64) {
-            _mm_prefetch((const char *)next[r] + at + line, _MM_HINT_T0);
+// Scales of a narrow band of four rows, row after row.
+INLINE __m512 narrow_scales(const uint8_t *const *rows, size_t at) {
+    __m128i v[ROWS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        v[r] = _mm_loadl_epi64((const __m128i *)(const void *)(rows[r] + at));
+    }
+    __m128i low = _mm_unpacklo_epi64(v[0], v[1]), high = _mm_unpacklo_epi64(v[2], v[3]);
+    return _mm512_cvtph_ps(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1));
+}
+
+// A last band of four groups of four rows. A register holds four steps of the groups, so two are a
+// row, and the four lanes of four rows make one register.
+INLINE void narrow_band(__m512 *partials, int code_bytes, const uint8_t *const *rows, size_t at,
+                        const int8_t *codes, const float *scales) {
+    const __m512i sign = _mm512_set1_epi8((char)0x80);
+    const __m512i offset = code_bytes == GROUP ? sign : _mm512_set1_epi8(8);
+    __m512i x0 = _mm512_loadu_si512(codes), x1 = _mm512_loadu_si512(codes + 64);
+    __m512i bias = dot4(dot4(_mm512_setzero_si512(), offset, x0), offset, x1);
+    __m512i products[ROWS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        __m512i w = _mm512_loadu_si512(rows[r] + at), sum = _mm512_setzero_si512();
+        if (code_bytes == GROUP) {
+            __m512i w1 = _mm512_loadu_si512(rows[r] + at + 64);
+            sum = dot4(dot4(sum, _mm512_xor_si512(w, sign), x0), _mm512_xor_si512(w1, sign), x1);
+        } else {
+            // As above: high nibbles stay where they are.
+            __m512i second =
+                dot4(sum, _mm512_and_si512(w, _mm512_set1_epi8((char)0xf0)), x1);
+            sum = dot4(sum, _mm512_and_si512(w, _mm512_set1_epi8(15)), x0);
+            sum = _mm512_add_epi32(sum, _mm512_srai_epi32(second, 4));
+        }
+        products[r] = _mm512_sub_epi32(sum, bias);
+    }
+    __m512 scale = _mm512_mul_ps(narrow_scales(rows, at + 4 * (size_t)code_bytes),
+                                 _mm512_broadcast_f32x4(_mm_loadu_ps(scales)));
+    __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(add_quarters(products)), scale);
+    __m128 quarters[ROWS] = {_mm512_castps512_ps128(scaled), _mm512_extractf32x4_ps(scaled, 1),
+                             _mm512_extractf32x4_ps(scaled, 2), _mm512_extractf32x4_ps(scaled, 3)};
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        partials[r] = _mm512_mask_add_ps(partials[r], 15, partials[r],
+                                         _mm512_castps128_ps512(quarters[r]));
+    }
+}
+
+// What will be needed soon: `bytes` from each of `count` places, a chunk with every band.
+typedef struct {
+    uintptr_t at[ROWS];
+    int count;
+    size_t bytes, chunk;
+} fetch;
+
+INLINE void fetch_ahead(const fetch *f, size_t band) {
+    size_t first = band * f->chunk, left = f->bytes > first ? f->bytes - first : 0;
+    size_t end = first + (left < f->chunk ? left : f->chunk);
+    for (size_t line = first; line < end; line += 64) {
+        UNROLL for (int i = 0; i < f->count; i++) {
+            _mm_prefetch((const char *)(f->at[i] + line), _MM_HINT_T0);
         }
     }
 }
 
-// Dot products of `count` rows; `code_bytes` a group is 32 for q8 and 16 for q4.
-INLINE void quantized_rows(float *out, int count, int code_bytes, const uint8_t *const *rows,
-                           const uint8_t *const *next, const int8_t *codes, const float *scales,
+// Partial sums of `count` rows; `code_bytes` a group is 32 for q8 and 16 for q4.
+INLINE void quantized_rows(__m512 *partials, int count, int code_bytes, const uint8_t *const *rows,
+                           const fetch *f, const int8_t *codes, const float *scales,
                            size_t groups) {
     const size_t group_bytes = (size_t)code_bytes + 2;
-    __m512 partials[ROWS];
     UNROLL for (int r = 0; r < count; r++) {
         partials[r] = _mm512_setzero_ps();
     }
     size_t group = 0;
     for (; group + LANES <= groups; group += LANES) {
-        size_t at = group * group_bytes;
-        fetch_ahead(next, count, at, LANES * group_bytes);
-        band(partials, count, code_bytes, rows, at, codes + group * GROUP, scales + group, LANES);
+        fetch_ahead(f, group / LANES);
+        band(partials, count, code_bytes, rows, group * group_bytes, codes + group * GROUP,
+             scales + group, LANES);
     }
-    if (group < groups) {
-        size_t at = group * group_bytes, left = groups - group;
-        fetch_ahead(next, count, at, left * group_bytes);
-        band(partials, count, code_bytes, rows, at, codes + group * GROUP, scales + group, left);
+    size_t at = group * group_bytes, left = groups - group;
+    codes += group * GROUP;
+    scales += group;
+    if (left > 0) {
+        fetch_ahead(f, group / LANES);
     }
-    UNROLL for (int r = 0; r < count; r++) {
-        out[r] = tree(partials[r]);
-    }
-}
-
-// Row `i`, of a list or of a block.
-INLINE const uint8_t *row_at(const uint8_t *const *list, const uint8_t *block, size_t stride,
-                             size_t i) {
-    return list != NULL ? list[i] : block + i * stride;
-}
-
-// How many rows of `bytes` bytes lie between those that are computed and those that are asked for.
-INLINE size_t rows_ahead(size_t bytes) {
-    return ROWS * (1 + AHEAD_BYTES / (ROWS * bytes + 1));
-}
-
-// Four rows, and those that lie ahead; ahead of the last rows there is nothing to ask for.
-INLINE void four_rows(const uint8_t **rows, const uint8_t **next, const uint8_t *const *list,
-                      const uint8_t *block, size_t stride, size_t i, size_t ahead, size_t count) {
-    UNROLL for (size_t r = 0; r < ROWS; r++) {
-        size_t behind = i + ahead + r;
-        rows[r] = row_at(list, block, stride, i + r);
-        next[r] = behind < count ? row_at(list, block, stride, behind) : rows[r];
+    if (left == 4 && count == ROWS) {
+        narrow_band(partials, code_bytes, rows, at, codes, scales);
+    } else if (left > 0) {
+        band(partials, count, code_bytes, rows, at, codes, scales, left);
     }
 }
 
-// Rows of a list, or, where that is null, of a block.
-INLINE void quantized(float *out, size_t count, int code_bytes, const uint8_t *const *list,
-                      const uint8_t *block, size_t stride, const int8_t *codes,
-                      const float *scales, size_t groups) {
-    size_t i = 0, ahead = rows_ahead(groups * ((size_t)code_bytes + 2));
+// Where rows lie: spaced equally, anywhere, or gate and up row of records in turn.
+typedef enum { BLOCK, LIST, RECORDS } place;
+
+typedef struct {
+    place kind;
+    const uint8_t *const *list;
+    const uint8_t *first;
+    // Bytes from one row, or record, to the next, and from a gate row to its up row.
+    size_t stride, up;
+    // Bytes to ask for ahead of time, from a row or record on.
+    size_t fetch_bytes;
+} source;
+
+INLINE const uint8_t *row_at(const source *s, size_t i) {
+    switch (s->kind) {
+    case LIST:
+        return s->list[i];
+    case RECORDS:
+        return s->first + i / 2 * s->stride + i % 2 * s->up;
+    default:
+        return s->first + i * s->stride;
+    }
+}
+
+// What lies AHEAD_BYTES behind row i and the three after it. Where rows are equally spaced that may
+// be behind the last one: asking for memory reads nothing, and often more rows follow there.
+INLINE fetch fetch_behind(const source *s, size_t i, size_t count, size_t groups) {
+    size_t bands = (groups + LANES - 1) / LANES;
+    size_t chunk = ((s->fetch_bytes + bands - 1) / bands + 63) & ~(size_t)63;
+    fetch f = {.count = s->kind == RECORDS ? 2 : ROWS, .bytes = s->fetch_bytes, .chunk = chunk};
+    size_t ahead = 1 + AHEAD_BYTES / ((size_t)f.count * s->fetch_bytes + 1);
+    for (size_t r = 0; r < (size_t)f.count; r++) {
+        if (s->kind == LIST) {
+            size_t behind = i + ROWS * ahead + r;
+            f.at[r] = (uintptr_t)s->list[behind < count ? behind : i];
+        } else {
+            size_t from = s->kind == RECORDS ? i / 2 : i;
+            f.at[r] = (uintptr_t)s->first + (from + (size_t)f.count * ahead + r) * s->stride;
+        }
+    }
+    return f;
+}
+
+// out[i] = row i . x; of records, the gate's into `out` and the up's into `ups`.
+INLINE void quantized(float *out, float *ups, const source *s, size_t count, int code_bytes,
+                      const int8_t *codes, const float *scales, size_t groups) {
+    size_t i = 0;
+    __m512 partials[ROWS];
     for (; i + ROWS <= count; i += ROWS) {
-        const uint8_t *rows[ROWS], *next[ROWS];
-        four_rows(rows, next, list, block, stride, i, ahead, count);
-        quantized_rows(out + i, ROWS, code_bytes, rows, next, codes, scales, groups);
+        const uint8_t *rows[ROWS];
+        UNROLL for (size_t r = 0; r < ROWS; r++) {
+            rows[r] = row_at(s, i + r);
+        }
+        fetch f = fetch_behind(s, i, count, groups);
+        quantized_rows(partials, ROWS, code_bytes, rows, &f, codes, scales, groups);
+        __m128 sums = tree4(partials);
+        if (s->kind == RECORDS) {
+            __m128 split = _mm_permute_ps(sums, 0xd8); // gates, then ups
+            _mm_storel_pi((__m64 *)(void *)(out + i / 2), split);
+            _mm_storeh_pi((__m64 *)(void *)(ups + i / 2), split);
+        } else {
+            _mm_storeu_ps(out + i, sums);
+        }
     }
     for (; i < count; i++) {
-        const uint8_t *row = row_at(list, block, stride, i);
-        const uint8_t *next = i + 1 < count ? row_at(list, block, stride, i + 1) : row;
-        quantized_rows(out + i, 1, code_bytes, &row, &next, codes, scales, groups);
+        const uint8_t *row = row_at(s, i);
+        fetch none = {.count = 0};
+        quantized_rows(partials, 1, code_bytes, &row, &none, codes, scales, groups);
+        *(s->kind != RECORDS ? out + i : i % 2 == 0 ? out + i / 2 : ups + i / 2) =
+            tree(partials[0]);
     }
+}
+
+INLINE void block(float *out, size_t count, int code_bytes, const uint8_t *rows, size_t stride,
+                  const int8_t *codes, const float *scales, size_t groups) {
+    source s = {.kind = BLOCK,
+                .first = rows,
+                .stride = stride,
+                .fetch_bytes = groups * ((size_t)code_bytes + 2)};
+    quantized(out, NULL, &s, count, code_bytes, codes, scales, groups);
 }
 
 void gk_matvec_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP, NULL, rows, stride, codes, scales, groups);
+    block(out, count, GROUP, rows, stride, codes, scales, groups);
 }
 
 void gk_matvec_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                 const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP / 2, NULL, rows, stride, codes, scales, groups);
+    block(out, count, GROUP / 2, rows, stride, codes, scales, groups);
 }
 
 void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP, rows, NULL, 0, codes, scales, groups);
+                              size_t fetch_bytes, const int8_t *codes, const float *scales,
+                              size_t groups) {
+    source s = {.kind = LIST, .list = rows, .fetch_bytes = fetch_bytes};
+    quantized(out, NULL, &s, count, GROUP, codes, scales, groups);
 }
 
 void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP / 2, rows, NULL, 0, codes, scales, groups);
+                              size_t fetch_bytes, const int8_t *codes, const float *scales,
+                              size_t groups) {
+    source s = {.kind = LIST, .list = rows, .fetch_bytes = fetch_bytes};
+    quantized(out, NULL, &s, count, GROUP / 2, codes, scales, groups);
+}
+
+INLINE void records(float *gates, float *ups, size_t count, int code_bytes, const uint8_t *first,
+                    size_t stride, size_t up, const int8_t *codes, const float *scales,
+                    size_t groups) {
+    source s = {
+        .kind = RECORDS, .first = first, .stride = stride, .up = up, .fetch_bytes = stride};
+    quantized(gates, ups, &s, 2 * count, code_bytes, codes, scales, groups);
+}
+
+void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
+                                size_t stride, size_t up, const int8_t *codes,
+                                const float *scales, size_t groups) {
+    records(gates, ups, count, GROUP, first, stride, up, codes, scales, groups);
+}
+
+void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
+                                size_t stride, size_t up, const int8_t *codes,
+                                const float *scales, size_t groups) {
+    records(gates, ups, count, GROUP / 2, first, stride, up, codes, scales, groups);
+}
+
+// Asks for the bytes at..at + bytes of each of the rows that come next.
+INLINE void fetch_rows(const uint8_t *const *next, int count, size_t at, size_t bytes) {
+    UNROLL for (int r = 0; r < count; r++) {
+        for (size_t line = 0; line < bytes; line += 64) {
+            _mm_prefetch((const char *)next[r] + at + line, _MM_HINT_T0);
+        }
+    }
 }
 
 INLINE void f16_rows(float *out, int count, const uint8_t *const *rows,
@@ -148,7 +279,7 @@ INLINE void f16_rows(float *out, int count, const uint8_t *const *rows,
     for (size_t i = 0; i < len; i += LANES) {
         __m512 x16 = _mm512_loadu_ps(x + i);
         if (i % (2 * LANES) == 0) {
-            fetch_ahead(next, count, 2 * i, 64);
+            fetch_rows(next, count, 2 * i, 64);
         }
         UNROLL for (int r = 0; r < count; r++) {
             partials[r] = _mm512_add_ps(partials[r], _mm512_mul_ps(load_f16(rows[r], i), x16));
@@ -161,14 +292,18 @@ INLINE void f16_rows(float *out, int count, const uint8_t *const *rows,
 
 INLINE void f16(float *out, size_t count, const uint8_t *const *list, const uint8_t *block,
                 size_t stride, const float *x, size_t len) {
-    size_t i = 0, ahead = rows_ahead(2 * len);
+    size_t i = 0, ahead = ROWS * (1 + AHEAD_BYTES / (ROWS * 2 * len + 1));
     for (; i + ROWS <= count; i += ROWS) {
         const uint8_t *rows[ROWS], *next[ROWS];
-        four_rows(rows, next, list, block, stride, i, ahead, count);
+        UNROLL for (size_t r = 0; r < ROWS; r++) {
+            size_t behind = i + ahead + r;
+            rows[r] = list != NULL ? list[i + r] : block + (i + r) * stride;
+            next[r] = behind >= count ? rows[r] : list != NULL ? list[behind] : block + behind * stride;
+        }
         f16_rows(out + i, ROWS, rows, next, x, len);
     }
     for (; i < count; i++) {
-        const uint8_t *row = row_at(list, block, stride, i);
+        const uint8_t *row = list != NULL ? list[i] : block + i * stride;
         f16_rows(out + i, 1, &row, &row, x, len);
     }
 }

@@ -115,11 +115,8 @@ impl Task<'_> {
     ) -> Result<(), ClusterError> {
         let dims = &self.shelf.dims;
         let column_bytes = dims.record.column_bytes as usize;
-        let mut gates = [0.0; BATCH];
-        let gates = &mut gates[..run.count];
-        self.kernels.matvec(dims.weight, run.gates(), run.stride(), self.input.x, gates);
-        let mut activations = [0.0; BATCH];
-        let activations = &mut activations[..run.count];
+        let (mut gates, mut activations) = ([0.0; BATCH], [0.0; BATCH]);
+        let (gates, activations) = (&mut gates[..run.count], &mut activations[..run.count]);
         match dims.activation {
             ActivationFn::DRelu => self.drelu(&run, gates, activations),
             ActivationFn::SiLu => self.silu(&run, gates, activations),
@@ -140,25 +137,29 @@ impl Task<'_> {
 
     /// relu(gate) * relu(up): the up rows of open gates only. Written so that a NaN goes on, to
     /// where it is told.
-    fn drelu(&self, run: &Records<'_>, gates: &[f32], activations: &mut [f32]) {
+    fn drelu(&self, run: &Records<'_>, gates: &mut [f32], activations: &mut [f32]) {
+        let (dims, x) = (&self.shelf.dims, self.input.x);
+        self.kernels.matvec(dims.weight, run.gates(), run.stride(), x, gates);
         let is_open = |gate: f32| gate > 0.0 || gate.is_nan();
         let open = || gates.iter().enumerate().filter(|(_, gate)| is_open(**gate));
         let up_row = |(index, _)| run.up(index);
         let rows: heapless::Vec<&[u8], BATCH> = open().map(up_row).collect();
         let mut ups = [0.0; BATCH];
         let ups = &mut ups[..rows.len()];
-        self.kernels.rows(self.shelf.dims.weight, &rows, self.input.x, ups);
+        // The down column follows the up row.
+        let fetch_bytes = (dims.record.row_bytes + dims.record.column_bytes) as usize;
+        self.kernels.rows(dims.weight, &rows, fetch_bytes, x, ups);
         for ((index, gate), &up) in open().zip(&*ups) {
             activations[index] = gate * if up <= 0.0 { 0.0 } else { up };
         }
     }
 
     /// silu(gate) * up.
-    fn silu(&self, run: &Records<'_>, gates: &[f32], activations: &mut [f32]) {
+    fn silu(&self, run: &Records<'_>, gates: &mut [f32], activations: &mut [f32]) {
         let mut ups = [0.0; BATCH];
         let ups = &mut ups[..run.count];
-        let weight = self.shelf.dims.weight;
-        self.kernels.matvec(weight, run.ups(), run.stride(), self.input.x, ups);
+        let (weight, x) = (self.shelf.dims.weight, self.input.x);
+        self.kernels.gate_up(weight, run.gates(), run.stride(), run.up_offset(), x, gates, ups);
         activations.copy_from_slice(gates);
         self.kernels.silu(activations, ups);
     }

@@ -53,6 +53,11 @@ impl<'b> Records<'b> {
         self.spread.stride
     }
 
+    /// Bytes from a gate row to its up row.
+    pub fn up_offset(&self) -> usize {
+        self.spread.up
+    }
+
     /// The gate rows.
     pub fn gates(&self) -> &'b [u8] {
         self.bytes

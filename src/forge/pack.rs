@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Activations up to 2 to this are held by the down unit.
 const ACTIVATION_BITS: i32 = 10;
 /// A multiplier of the fixed-point sum stays below 2 to this.
-const MULTIPLIER_BITS: i32 = 28;
+const MULTIPLIER_BITS: i32 = 27;
 /// Smallest down unit the arithmetic is proven for.
 const UNIT_EXPONENT_MIN: i32 = -60;
 

@@ -7,7 +7,7 @@
 //!
 //! `m = h * 2^14 + l` with `|l| <= 2^13`. Row `low` takes `l * w8` and row `high` takes `h * w8`,
 //! both in i32; they are emptied into the i64 row `wide` every [`FLUSH_NEURONS`] neurons. Bounds:
-//! `128 * 2^13 * 1024 < 2^31`, and `|h| <= 2^14` keeps `127 * 2^14 * 1024 < 2^31`.
+//! `128 * 2^13 * 1024 < 2^31`, and `|h| <= 2^13` keeps `127 * 2^13 * 1024 < 2^31`.
 
 use super::math::{power_of_two, round_half_even};
 use crate::plan::scratch;
@@ -16,7 +16,7 @@ use core::fmt;
 /// Neurons between two flushes.
 pub const FLUSH_NEURONS: u32 = 1024;
 /// Multipliers at or above this are an overflow.
-pub const MULTIPLIER_LIMIT: f32 = 268_435_456.0; // 2^28
+pub const MULTIPLIER_LIMIT: f32 = 134_217_728.0; // 2^27
 /// Unit exponents the arithmetic is proven for.
 pub const UNIT_EXPONENTS: core::ops::RangeInclusive<i32> = -60..=0;
 
@@ -42,7 +42,7 @@ impl fmt::Display for Overflow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "down column {} of the batch times its activation is not finite or exceeds 2^28 units",
+            "down column {} of the batch times its activation is not finite or exceeds 2^27 units",
             self.item
         )
     }
@@ -159,7 +159,7 @@ pub(super) fn multiplier(product: f32, per_unit: f32) -> Option<i32> {
     (units.abs() < MULTIPLIER_LIMIT).then(|| round_half_even(units))
 }
 
-/// `(h, l)` with `m = h * 2^14 + l`, `|l| <= 2^13`, `|h| <= 2^14`. Only fast tables split.
+/// `(h, l)` with `m = h * 2^14 + l`, `|l| <= 2^13`, `|h| <= 2^13`. Only fast tables split.
 pub(super) fn split(m: i32) -> (i16, i16) {
     let h = (m + (1 << (SPLIT_BITS - 1))) >> SPLIT_BITS;
     (h as i16, (m - (h << SPLIT_BITS)) as i16)

@@ -5,7 +5,7 @@
 
 use super::accumulator::{Accumulator, DownItem, Overflow, accumulator_len, multiplier, split};
 use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
-use super::ffi::{Attends, Bodies, Down, Gates, Gemm, Lists};
+use super::ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
 use super::{Activation, Batch, Columns, DownBatch, KvView};
@@ -48,6 +48,7 @@ pub(super) unsafe fn rows(
     c: &Lists,
     ty: WeightType,
     rows: &[&[u8]],
+    fetch_bytes: usize,
     x: Activation<'_>,
     out: &mut [f32],
 ) {
@@ -61,11 +62,26 @@ pub(super) unsafe fn rows(
         unsafe {
             match ty {
                 WeightType::F16 => (c.f16)(out, count, list, x.values.as_ptr(), len),
-                WeightType::Q8 => (c.q8)(out, count, list, codes, scales, groups),
-                WeightType::Q4 => (c.q4)(out, count, list, codes, scales, groups),
+                WeightType::Q8 => (c.q8)(out, count, list, fetch_bytes, codes, scales, groups),
+                WeightType::Q4 => (c.q4)(out, count, list, fetch_bytes, codes, scales, groups),
             }
         }
     }
+}
+
+pub(super) unsafe fn gate_up(
+    c: &GateUps,
+    ty: WeightType,
+    (first, stride, up): (&[u8], usize, usize),
+    x: Activation<'_>,
+    gates: &mut [f32],
+    ups: &mut [f32],
+) {
+    let (codes, scales, groups) = (x.codes.as_ptr(), x.scales.as_ptr(), x.scales.len());
+    let (count, gates, ups) = (gates.len(), gates.as_mut_ptr(), ups.as_mut_ptr());
+    let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
+    // SAFETY: both rows of each of the `count` records are as long as type and activation say.
+    unsafe { kernel(gates, ups, count, first.as_ptr(), stride, up, codes, scales, groups) }
 }
 
 pub(super) unsafe fn silu(c: &Gates, gate: &mut [f32], up: &[f32]) {
@@ -113,6 +129,34 @@ pub(super) unsafe fn accumulate(
         let groups = len / GROUP as usize;
         // SAFETY: all columns hold the groups of the accumulator's rows.
         unsafe { kernel(low, high, columns.as_ptr(), factors.as_ptr(), pairs, groups) }
+    }
+    Ok(())
+}
+
+/// Items that one call of a wide down kernel takes.
+const WIDE_ITEMS: usize = 64;
+
+pub(super) unsafe fn accumulate_wide(
+    c: &Sums,
+    ty: WeightType,
+    unit_exponent: i32,
+    items: &[DownItem<'_>],
+    sums: &mut Accumulator<'_>,
+) -> Result<(), Overflow> {
+    let (per_unit, groups) = (power_of_two(-unit_exponent), sums.wide.len() / GROUP as usize);
+    let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
+    for (index, items) in items.chunks(WIDE_ITEMS).enumerate() {
+        let mut columns = [core::ptr::null(); WIDE_ITEMS];
+        let mut activations = [0.0; WIDE_ITEMS];
+        for ((column, activation), item) in columns.iter_mut().zip(&mut activations).zip(items) {
+            (*column, *activation) = (item.column.as_ptr(), item.activation);
+        }
+        let (to, columns, x) = (sums.wide.as_mut_ptr(), columns.as_ptr(), activations.as_ptr());
+        // SAFETY: all columns hold the groups of the accumulator's rows.
+        let good = unsafe { kernel(to, columns, x, per_unit, items.len(), groups) };
+        if good < items.len() {
+            return Err(Overflow { item: index * WIDE_ITEMS + good });
+        }
     }
     Ok(())
 }

@@ -42,11 +42,11 @@ kernels! {
     /// Pairs of q8 columns into fixed-point sums.
     down_q8(low: *mut i32, high: *mut i32, columns: *const *const u8, factors: *const [i16; 4],
             pairs: usize, groups: usize) -> ():
-        fn gk_down_i32_q8_i16_avx2, fn gk_down_i32_q8_i16_avx512, fn gk_down_i32_q8_i16_neon;
+        fn gk_down_i32_q8_i16_avx2, fn gk_down_i32_q8_i16_neon;
     /// Pairs of q4 columns into fixed-point sums.
     down_q4(low: *mut i32, high: *mut i32, columns: *const *const u8, factors: *const [i16; 4],
             pairs: usize, groups: usize) -> ():
-        fn gk_down_i32_q4_i16_avx2, fn gk_down_i32_q4_i16_avx512, fn gk_down_i32_q4_i16_neon;
+        fn gk_down_i32_q4_i16_avx2, fn gk_down_i32_q4_i16_neon;
     /// One f16 column into fixed-point sums.
     down_f16(sums: *mut i64, column: *const u8, a: f32, len: usize) -> bool:
         fn gk_down_i64_f16_f32_avx2, fn gk_down_i64_f16_f32_neon;
@@ -86,17 +86,43 @@ kernels! {
     /// Rows that lie anywhere times an activation.
     Lists:
     /// q8 rows of a list.
-    q8(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
-       scales: *const f32, groups: usize) -> ():
+    q8(out: *mut f32, count: usize, rows: *const *const u8, fetch_bytes: usize,
+       codes: *const i8, scales: *const f32, groups: usize) -> ():
         fn gk_rows_f32_q8_q8_avx512;
     /// q4 rows of a list.
-    q4(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
-       scales: *const f32, groups: usize) -> ():
+    q4(out: *mut f32, count: usize, rows: *const *const u8, fetch_bytes: usize,
+       codes: *const i8, scales: *const f32, groups: usize) -> ():
         fn gk_rows_f32_q4_q8_avx512;
     /// f16 rows of a list.
     f16(out: *mut f32, count: usize, rows: *const *const u8, x: *const f32,
         len: usize) -> ():
         fn gk_rows_f32_f16_f32_avx512;
+}
+
+kernels! {
+    /// Gate and up rows of records in one pass.
+    GateUps:
+    /// q8 rows.
+    q8(gates: *mut f32, ups: *mut f32, count: usize, first: *const u8, stride: usize, up: usize,
+       codes: *const i8, scales: *const f32, groups: usize) -> ():
+        fn gk_gateup_f32_q8_q8_avx512;
+    /// q4 rows.
+    q4(gates: *mut f32, ups: *mut f32, count: usize, first: *const u8, stride: usize, up: usize,
+       codes: *const i8, scales: *const f32, groups: usize) -> ():
+        fn gk_gateup_f32_q4_q8_avx512;
+}
+
+kernels! {
+    /// Down columns straight into 64-bit sums.
+    Sums:
+    /// q8 columns.
+    q8(sums: *mut i64, columns: *const *const u8, activations: *const f32, per_unit: f32,
+       count: usize, groups: usize) -> usize:
+        fn gk_columns_i64_q8_f32_avx512;
+    /// q4 columns.
+    q4(sums: *mut i64, columns: *const *const u8, activations: *const f32, per_unit: f32,
+       count: usize, groups: usize) -> usize:
+        fn gk_columns_i64_q4_f32_avx512;
 }
 
 kernels! {

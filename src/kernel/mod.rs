@@ -30,7 +30,7 @@ pub use isa::Isa;
 
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 use accumulator::UNIT_EXPONENTS;
-use ffi::{Attends, Bodies, Down, Gates, Gemm, Lists};
+use ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
 use half::f16;
 
 /// A vector that rows are multiplied with.
@@ -128,6 +128,10 @@ pub struct Kernels {
     bodies: Option<Bodies>,
     /// Where there are none, a list is done row by row.
     lists: Option<Lists>,
+    /// Where there are none, gate rows and up rows are two passes.
+    gate_ups: Option<GateUps>,
+    /// Where there are none, columns go through 32-bit sums.
+    sums: Option<Sums>,
     gates: Option<Gates>,
     /// Where there are none, queries are done one by one.
     attends: Option<Attends>,
@@ -144,6 +148,8 @@ impl Kernels {
             isa,
             bodies: None,
             lists: None,
+            gate_ups: None,
+            sums: None,
             gates: None,
             attends: None,
             gemm: None,
@@ -231,8 +237,45 @@ impl Kernels {
         }
     }
 
+    /// Gates and ups of the `gates.len()` records from `first` on, which are `stride` bytes apart;
+    /// the up row is `up` bytes behind the gate row. Same bits as [`Kernels::matvec`].
+    #[allow(clippy::too_many_arguments)] // where rows lie, what they are, two results
+    pub fn gate_up(
+        &self,
+        ty: WeightType,
+        first: &[u8],
+        stride: usize,
+        up: usize,
+        x: Activation<'_>,
+        gates: &mut [f32],
+        ups: &mut [f32],
+    ) {
+        assert!(gates.len() == ups.len());
+        let Some(last) = gates.len().checked_sub(1) else { return };
+        let row_bytes = ty.row_bytes(x.len as u64) as usize;
+        assert!(row_bytes <= stride && first.len() >= last * stride + up + row_bytes);
+        match &self.gate_ups {
+            // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
+            Some(kernels) if ty != WeightType::F16 && !x.codes.is_empty() => unsafe {
+                fast::gate_up(kernels, ty, (first, stride, up), x, gates, ups);
+            },
+            _ => {
+                self.matvec(ty, first, stride, x, gates);
+                self.matvec(ty, &first[up..], stride, x, ups);
+            }
+        }
+    }
+
     /// `out[i] = rows[i] . x`, for rows that lie anywhere; each holds `ty.row_bytes(x.len())`.
-    pub fn rows(&self, ty: WeightType, rows: &[&[u8]], x: Activation<'_>, out: &mut [f32]) {
+    /// `fetch_bytes` is how much from each row on will be needed soon.
+    pub fn rows(
+        &self,
+        ty: WeightType,
+        rows: &[&[u8]],
+        fetch_bytes: usize,
+        x: Activation<'_>,
+        out: &mut [f32],
+    ) {
         assert!(rows.len() == out.len());
         let row_bytes = ty.row_bytes(x.len as u64) as usize;
         assert!(rows.iter().all(|row| row.len() >= row_bytes));
@@ -240,7 +283,7 @@ impl Kernels {
         assert!(has > 0);
         match &self.lists {
             // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
-            Some(lists) => unsafe { fast::rows(lists, ty, rows, x, out) },
+            Some(lists) => unsafe { fast::rows(lists, ty, rows, fetch_bytes, x, out) },
             None => {
                 for (row, out) in rows.iter().zip(out) {
                     *out = self.dot(ty, row, x);
@@ -306,10 +349,15 @@ impl Kernels {
         assert!(UNIT_EXPONENTS.contains(&unit_exponent));
         let column_bytes = ty.column_bytes(sums.hidden() as u64) as usize;
         assert!(items.iter().all(|item| item.column.len() == column_bytes));
-        match &self.bodies {
-            None => twin::accumulate(ty, unit_exponent, items, sums),
-            // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
-            Some(bodies) => unsafe { fast::accumulate(bodies, ty, unit_exponent, items, sums) },
+        // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
+        match (&self.bodies, &self.sums) {
+            (None, _) => twin::accumulate(ty, unit_exponent, items, sums),
+            (_, Some(kernels)) if ty != WeightType::F16 => unsafe {
+                fast::accumulate_wide(kernels, ty, unit_exponent, items, sums)
+            },
+            (Some(bodies), _) => unsafe {
+                fast::accumulate(bodies, ty, unit_exponent, items, sums)
+            },
         }
     }
 

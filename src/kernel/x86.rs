@@ -35,8 +35,6 @@ pub(super) static AVX512: Kernels = Kernels {
         matvec_q8: gk_matvec_f32_q8_q8_avx512,
         matvec_q4: gk_matvec_f32_q4_q8_avx512,
         matvec_f16: gk_matvec_f32_f16_f32_avx512,
-        down_q8: gk_down_i32_q8_i16_avx512,
-        down_q4: gk_down_i32_q4_i16_avx512,
         attend_f32: gk_attend_f32_f32_f32_avx512,
         attend_f16: gk_attend_f32_f32_f16_avx512,
         exp: gk_exp_f32_f32_avx512,
@@ -47,6 +45,8 @@ pub(super) static AVX512: Kernels = Kernels {
         q4: gk_rows_f32_q4_q8_avx512,
         f16: gk_rows_f32_f16_f32_avx512,
     }),
+    gate_ups: Some(GateUps { q8: gk_gateup_f32_q8_q8_avx512, q4: gk_gateup_f32_q4_q8_avx512 }),
+    sums: Some(Sums { q8: gk_columns_i64_q8_f32_avx512, q4: gk_columns_i64_q4_f32_avx512 }),
     gates: Some(Gates { silu: gk_silu_f32_f32_f32_avx512 }),
     attends: Some(Attends {
         f32: gk_attends_f32_f32_f32_avx512,

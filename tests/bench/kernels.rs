@@ -175,7 +175,8 @@ impl Bench {
             let rows: Vec<&[u8]> = share(list, thread, threads)
                 .map(|i| &memory[i * 7919 % list * 7 * stride..][..stride])
                 .collect();
-            kernels.rows(ty, &rows, x, black_box(&mut out.of(thread)[..rows.len()]));
+            let results = &mut out.of(thread)[..rows.len()];
+            kernels.rows(ty, &rows, stride, x, black_box(results));
         });
         let name = format!("matvec {} {len}", ty.name());
         // Half of a first-level cache: whole blocks of rows.
@@ -257,7 +258,7 @@ impl Bench {
     /// Columns of `hidden` outputs; `split` gives multipliers whose high part is not zero.
     fn columns(&mut self, ty: WeightType, hidden: usize, split: bool) {
         let kernels = self.kernels;
-        let (count, times) = (8, 200);
+        let (count, times) = (64, 25);
         let bytes = ty.column_bytes(hidden as u64) as usize;
         let memory = weights(count * bytes);
         let n = accumulator_len(hidden);

@@ -87,9 +87,50 @@ fn rows_of_a_list_match_the_twin() {
                     list.iter().map(|row| Kernels::twin().dot(ty, row, x.view())).collect();
                 for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                     let mut out = Guarded::new(count);
-                    kernels.rows(ty, &list, x.view(), &mut out);
+                    kernels.rows(
+                        ty,
+                        &list,
+                        list.first().map_or(0, |row| row.len()),
+                        x.view(),
+                        &mut out,
+                    );
                     let name = kernels.isa().name();
                     assert_same(&expected, &out, &format!("seed {seed} {ty:?} {count} {name}"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn gates_and_ups_match_the_twin() {
+    for (seed, len) in (270..).zip([31, 100, 576, 640, 1536, 2048]) {
+        let mut rng = Rng::new(seed);
+        for ty in WeightType::ALL {
+            let row = ty.row_bytes(len as u64) as usize;
+            for (count, up, gap) in [(0, row, 0), (1, row, 64), (2, row + 16, 0), (7, row, 48)] {
+                let stride = up + row + gap;
+                // Nothing follows the last up row.
+                let mut records = Guarded::new((count * stride).saturating_sub(gap));
+                for record in 0..count {
+                    for at in [0, up] {
+                        let bytes = Row::random(&mut rng, ty, len).bytes;
+                        records[record * stride + at..][..row].copy_from_slice(&bytes);
+                    }
+                }
+                let x = Operand::new(&floats(&mut rng, len, Pattern::Normal));
+                let (mut gates, mut ups) = (vec![0.0; count], vec![0.0; count]);
+                if count > 0 {
+                    let twin = Kernels::twin();
+                    twin.matvec(ty, &records, stride, x.view(), &mut gates);
+                    twin.matvec(ty, &records[up..], stride, x.view(), &mut ups);
+                }
+                for kernels in fast_tables() {
+                    let (mut g, mut u) = (Guarded::new(count), Guarded::new(count));
+                    kernels.gate_up(ty, &records, stride, up, x.view(), &mut g, &mut u);
+                    let what = format!("seed {seed} {ty:?} {count} {}", kernels.isa().name());
+                    assert_same(&gates, &g, &what);
+                    assert_same(&ups, &u, &what);
                 }
             }
         }
