@@ -58,6 +58,8 @@ fn wrong_arguments_of_the_engine() {
         (&["run", "--seed", "-1"], &["--seed takes a whole number, found \"-1\""]),
         (&["run", "--json=yes"], &["--json takes no value"]),
         (&["run", "one", "two\nlines"], &["second prompt \"two\\nlines\"", "quotes"]),
+        (&["bench", "--prompt-tokens", "9", "one"], &["--prompt-tokens makes", "\"one\""]),
+        (&["bench", "--prompt-tokens", "0"], &["there is no prompt"]),
         (&["run", "--threads", "0", PROMPT], &["--threads is 0", &threads, "build again"]),
         (&["bench", "--threads", "99"], &["--threads is 99", &threads, "build again"]),
         (&["run", "--isa", "sse9", PROMPT], &["no kernels for \"sse9\"", "twin"]),
@@ -89,6 +91,8 @@ fn prompts_that_do_not_fit() {
     let says = ["the prompt has ", &*holds, "shorten it"];
     table.row(engine().args(["run", &words]), DATA, &says);
     table.row(engine().args(["bench", &words]), DATA, &says);
+    let one_too_many = context.to_string();
+    table.row(engine().args(["bench", "--prompt-tokens", &one_too_many]), DATA, &says);
     let most = PLAN.inputs.prompt_bytes_max();
     let says =
         format!("a piece of {} bytes without a word boundary, wanted at most {most}", most * 2);

@@ -87,6 +87,24 @@ fn json_has_the_text_and_every_figure() {
 }
 
 #[test]
+fn bench_makes_a_prompt_of_any_length() {
+    let bench =
+        |tokens: &str| json(ENGINE, &["bench", "--json", "-n", "4", "--prompt-tokens", tokens]);
+    for tokens in [1, 100, 511] {
+        let made = bench(&tokens.to_string());
+        assert_eq!(
+            (made["prompt_tokens"].as_u64(), made["major_faults"].as_u64()),
+            (Some(tokens), Some(0))
+        );
+        // The context of 512 tokens ends the last one.
+        let stop = if tokens == 511 { "context" } else { "tokens" };
+        assert_eq!(made["stop"], stop);
+    }
+    // The same tokens each time: the same neurons are looked up.
+    assert_eq!(bench("40")["misses"], bench("40")["misses"]);
+}
+
+#[test]
 fn the_seed_decides_the_text() {
     let run = |seed| stdout(ENGINE, &["run", "-n", "40", "--temp", "1", "--seed", seed, "One day"]);
     assert_eq!(run("5"), run("5"));

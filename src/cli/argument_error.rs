@@ -41,6 +41,11 @@ pub enum ArgumentError {
         /// The second one.
         second: &'static [u8],
     },
+    /// A text beside a prompt that is made.
+    PromptOfBothKinds {
+        /// The text.
+        found: &'static [u8],
+    },
     /// An instruction set that this machine or build does not have.
     UnknownIsa {
         /// What was given.
@@ -76,6 +81,9 @@ impl fmt::Display for ArgumentError {
             ArgumentError::UnwantedValue { flag } => write!(f, "{} takes no value", text(flag)),
             ArgumentError::TwoPrompts { second } => {
                 write!(f, "a second prompt {:?}; put the whole prompt in quotes", text(second))
+            }
+            ArgumentError::PromptOfBothKinds { found } => {
+                write!(f, "--prompt-tokens makes the prompt; leave out it or {:?}", text(found))
             }
             ArgumentError::UnknownIsa { found } => {
                 write!(

@@ -31,6 +31,8 @@ pub enum Command {
 pub struct Options {
     /// Text to continue.
     pub prompt: Option<&'static [u8]>,
+    /// Tokens of a prompt that is made, not given.
+    pub prompt_tokens: Option<u32>,
     /// The image.
     pub image: &'static [u8],
     /// Most new tokens.
@@ -60,6 +62,7 @@ pub fn parse(
 ) -> Result<(Command, Options), ArgumentError> {
     let mut options = Options {
         prompt: None,
+        prompt_tokens: None,
         image: image.as_bytes(),
         tokens: None,
         threads: None,
@@ -78,6 +81,9 @@ pub fn parse(
     let mut cursor = Cursor { rest, value: None, literal: false };
     while let Some(argument) = cursor.next() {
         flag(argument, &mut cursor, &mut options)?;
+    }
+    if let (Some(found), Some(_)) = (options.prompt, options.prompt_tokens) {
+        return Err(ArgumentError::PromptOfBothKinds { found });
     }
     Ok((command, options))
 }
@@ -180,6 +186,7 @@ fn flag(
         b"--isa" => options.isa = isa(cursor.value(flag)?)?,
         b"--tokens" | b"-n" => options.tokens = Some(cursor.number(flag, "a count")?),
         b"--threads" | b"-t" => options.threads = Some(cursor.number(flag, "a count")?),
+        b"--prompt-tokens" => options.prompt_tokens = Some(cursor.number(flag, "a count")?),
         b"--seed" | b"-s" => sampler.seed = cursor.number(flag, "a whole number")?,
         b"--temp" => sampler.temperature = cursor.number(flag, "a number of 0 or more")?,
         b"--top-k" => sampler.top_k = cursor.number(flag, "a count")?,
@@ -226,6 +233,8 @@ mod tests {
         assert!(said(&["run", "-n", "x"]).contains("a count"));
         assert!(said(&["run", "--json=1"]).contains("--json takes no value"));
         assert!(said(&["run", "a", "b"]).contains("\"b\""));
+        let both = said(&["bench", "--prompt-tokens", "9", "a"]);
+        assert!(both.contains("--prompt-tokens makes") && both.contains("\"a\""), "{both}");
         assert!(said(&["run", "--isa", "sse9"]).contains("\"sse9\""));
     }
 }

@@ -6,6 +6,7 @@ use super::fault::Fault;
 use super::generate::{Limits, Measured, encode, generate};
 use super::run::{boot_options, prompt};
 use super::summary;
+use crate::image::tokenizer::TokenType;
 use crate::plan::{Plan, bytes};
 use crate::sys::{Output, footprint};
 use crate::token::Sampler;
@@ -23,7 +24,10 @@ pub fn bench(plan: &Plan, options: &Options) -> Result<(), Fault> {
     let mut sampler = Sampler::new(options.sampler)?;
     let boot_options = BootOptions { refuse_memory_backed: true, ..boot_options(plan, options)? };
     boot(plan, &boot_options, |session| {
-        let count = encode(session, prompt)?;
+        let count = match options.prompt_tokens {
+            Some(count) => make_prompt(session, count as usize)?,
+            None => encode(session, prompt)?,
+        };
         let limits = Limits { tokens: options.tokens.unwrap_or(TOKENS), ignore_end: true };
         let measured = generate(session, count, &mut sampler, limits, |_| Ok(()))?;
         let mut out = Output::stdout();
@@ -38,6 +42,33 @@ pub fn bench(plan: &Plan, options: &Options) -> Result<(), Fault> {
         written.expect("an output takes any text");
         out.flush().map_err(Fault::Output)
     })
+}
+
+/// Puts `count` ordinary tokens from all over the vocabulary into the session, always the same:
+/// their embedding rows lie apart, as a text's do. Returns `count`.
+fn make_prompt(session: &mut Session<'_>, count: usize) -> Result<usize, Fault> {
+    let context = session.tokens.len();
+    // One place is kept for the answer.
+    let room = session.tokens[..context - 1].get_mut(..count);
+    let Some(tokens) = room else {
+        return Err(Fault::PromptTooLong { tokens: count, context });
+    };
+    let tokenizer = &session.tokenizer;
+    let ordinary = |&id: &u32| tokenizer.token_type(id) == Some(TokenType::Normal);
+    for (index, token) in tokens.iter_mut().enumerate() {
+        let start = spread(index as u32, tokenizer.token_count());
+        let cyclic = (start..tokenizer.token_count()).chain(0..start);
+        *token = cyclic.into_iter().find(ordinary).ok_or(Fault::NoPrompt)?;
+    }
+    if count == 0 { Err(Fault::NoPrompt) } else { Ok(count) }
+}
+
+/// The `index`-th of numbers that fill `0..below` evenly, however many are taken: steps of
+/// the golden ratio of the range.
+fn spread(index: u32, below: u32) -> u32 {
+    const GOLDEN: u32 = 0x9e37_79b9;
+    let fraction = u64::from(index.wrapping_mul(GOLDEN));
+    (fraction * u64::from(below) >> 32) as u32
 }
 
 fn table(plan: &Plan, session: &Session<'_>, measured: &Measured, out: &mut Output) -> fmt::Result {
@@ -96,4 +127,27 @@ fn table(plan: &Plan, session: &Session<'_>, measured: &Measured, out: &mut Outp
         measured.faults.minor, measured.faults.major, measured.faults.involuntary_switches
     )?;
     writeln!(out, "numerics           {:08x}", inputs.numerics.hash(&inputs.shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread;
+
+    #[test]
+    fn spread_numbers_fill_the_range_evenly() {
+        const BELOW: u32 = 50_000;
+        const PARTS: usize = 16;
+        for count in [PARTS, 512] {
+            let mut parts = [0; PARTS];
+            for index in 0..count as u32 {
+                let number = spread(index, BELOW);
+                assert!(number < BELOW);
+                parts[(number as usize * PARTS) / BELOW as usize] += 1;
+            }
+            let even = count / PARTS;
+            assert!(parts.iter().all(|&part| even.abs_diff(part) <= 2), "{parts:?}");
+        }
+        assert_eq!(spread(0, 1), 0);
+        assert_eq!(spread(u32::MAX, 1), 0);
+    }
 }

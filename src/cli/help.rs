@@ -44,6 +44,7 @@ const BENCH: &str = "\
 ganglion bench [FLAGS] [PROMPT]: boot, first token, speed, latency, misses, bytes, memory, faults.
 
   -n, --tokens N         new tokens (default 256)
+      --prompt-tokens N  instead of PROMPT, N ordinary tokens from all over the vocabulary
   -t, --threads N        at most the plan's
       --image PATH       another place of the image; one in memory is refused
       --isa NAME         force kernels: twin, avx2, avx512, neon, dotprod
