@@ -68,7 +68,7 @@ fn make_prompt(session: &mut Session<'_>, count: usize) -> Result<usize, Fault> 
 fn spread(index: u32, below: u32) -> u32 {
     const GOLDEN: u32 = 0x9e37_79b9;
     let fraction = u64::from(index.wrapping_mul(GOLDEN));
-    (fraction * u64::from(below) >> 32) as u32
+    ((fraction * u64::from(below)) >> 32) as u32
 }
 
 fn table(plan: &Plan, session: &Session<'_>, measured: &Measured, out: &mut Output) -> fmt::Result {

@@ -3,22 +3,20 @@
 //! `cargo bench --features host --bench kernels -- [--isa NAME] [--threads N] [--repeats N]
 //! [--only TEXT] [--json]`. Cases run interleaved, round after round; a figure is the median of its
 //! rounds. "DRAM" cases walk more memory than any cache holds; the others stay in the first level.
-#![allow(unsafe_code)] // huge pages, a part of them for each thread, processors
+#![allow(unsafe_code)] // a part of the output for each thread
 
+use common::{DRAM_BYTES, median, pages, share, time, weights};
 use ganglion::image::geometry::{WeightType, padded_groups, padded_len};
 use ganglion::kernel::{
     Accumulator, Activation, Batch, Columns, DownBatch, DownItem, Isa, Kernels, KvView, LINES,
     accumulator_len, batch_code_stride, down_scratch_bytes,
 };
 use std::hint::black_box;
-use std::sync::Barrier;
-use std::time::Instant;
 
+#[path = "common.rs"]
+mod common;
 #[path = "probe.rs"]
 mod probe;
-
-/// Bytes that no cache holds.
-const DRAM_BYTES: usize = 256 << 20;
 
 /// One thing to time. `run` does `units` of work on data of its own and is called by each thread
 /// with its number; all threads share out `units`.
@@ -35,33 +33,6 @@ struct Case {
     /// Runs in the time of a round.
     run: Box<dyn Fn(usize, usize) + Sync>,
     nanoseconds: Vec<f64>,
-}
-
-/// Zeroed memory on huge pages, never given back.
-fn pages(bytes: usize) -> &'static mut [u8] {
-    const HUGE: usize = 2 << 20;
-    let length = bytes.next_multiple_of(HUGE) + HUGE;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh private mapping, aligned within itself, that nobody else knows.
-    unsafe {
-        let base = libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0);
-        assert_ne!(base, libc::MAP_FAILED, "memory for the bench");
-        libc::madvise(base, length, libc::MADV_HUGEPAGE);
-        let start = (base as usize).next_multiple_of(HUGE);
-        std::slice::from_raw_parts_mut(start as *mut u8, bytes)
-    }
-}
-
-/// Bytes whose pairs are half floats of ordinary size.
-fn weights(bytes: usize) -> &'static [u8] {
-    let memory = pages(bytes);
-    let mut state = 1u32;
-    for byte in memory.iter_mut() {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        *byte = 0x20 | (state >> 28) as u8;
-    }
-    memory
 }
 
 fn floats(len: usize) -> &'static mut [f32] {
@@ -105,21 +76,6 @@ impl Outputs {
         };
         bytemuck::cast_slice_mut(part)
     }
-}
-
-/// Keeps this thread on one processor, as the engine's are: left alone, two may share one.
-fn pin(thread: usize) {
-    // SAFETY: a set of processors on the stack, for the calling thread.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(thread, &mut set);
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
-    }
-}
-
-/// The part of `count` things that a thread takes.
-fn share(count: usize, thread: usize, threads: usize) -> std::ops::Range<usize> {
-    count * thread / threads..count * (thread + 1) / threads
 }
 
 struct Bench {
@@ -384,37 +340,12 @@ impl Bench {
 
     /// One round of a case: nanoseconds a unit.
     fn time(case: &Case, threads: usize) -> f64 {
-        let barrier = Barrier::new(threads);
-        let spans: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads)
-                .map(|thread| {
-                    let (barrier, case) = (&barrier, &case);
-                    scope.spawn(move || {
-                        pin(thread);
-                        barrier.wait();
-                        let start = Instant::now();
-                        (case.run)(thread, threads);
-                        (start, Instant::now())
-                    })
-                })
-                .collect();
-            workers.into_iter().map(|worker| worker.join().expect("no case panics")).collect()
-        });
-        // From the first start to the last end: a thread that was held up counts.
-        let start = spans.iter().map(|span| span.0).min().expect("a thread");
-        let end = spans.iter().map(|span| span.1).max().expect("a thread");
-        (end - start).as_nanos() as f64 / case.units as f64
+        time(threads, &*case.run).as_nanos() as f64 / case.units as f64
     }
 }
 
 const PROBE: &str = "read probe";
 const PEAK: &str = "VNNI probe";
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
 
 /// The value behind `name`.
 fn option(name: &str) -> Option<String> {

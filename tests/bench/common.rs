@@ -1,0 +1,82 @@
+//! What the benches share: memory on huge pages, pinned threads under one clock, medians.
+#![allow(unsafe_code)] // huge pages, processors
+
+use std::ops::Range;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+/// Bytes that no cache holds.
+pub const DRAM_BYTES: usize = 256 << 20;
+
+/// Zeroed memory on huge pages, never given back.
+pub fn pages(bytes: usize) -> &'static mut [u8] {
+    const HUGE: usize = 2 << 20;
+    let length = bytes.next_multiple_of(HUGE) + HUGE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh private mapping, aligned within itself, that nobody else knows.
+    unsafe {
+        let base = libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0);
+        assert_ne!(base, libc::MAP_FAILED, "memory for the bench");
+        libc::madvise(base, length, libc::MADV_HUGEPAGE);
+        let start = (base as usize).next_multiple_of(HUGE);
+        std::slice::from_raw_parts_mut(start as *mut u8, bytes)
+    }
+}
+
+/// Bytes whose pairs are half floats of ordinary size.
+pub fn weights(bytes: usize) -> &'static [u8] {
+    let memory = pages(bytes);
+    let mut state = 1u32;
+    for byte in memory.iter_mut() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *byte = 0x20 | (state >> 28) as u8;
+    }
+    memory
+}
+
+/// The part of `count` things that a thread takes.
+pub fn share(count: usize, thread: usize, threads: usize) -> Range<usize> {
+    count * thread / threads..count * (thread + 1) / threads
+}
+
+/// Runs `run(thread, threads)` on `threads` threads at once; the time of all.
+pub fn time(threads: usize, run: &(dyn Fn(usize, usize) + Sync)) -> Duration {
+    let barrier = Barrier::new(threads);
+    let spans: Vec<(Instant, Instant)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    pin(thread);
+                    barrier.wait();
+                    let start = Instant::now();
+                    run(thread, threads);
+                    (start, Instant::now())
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().expect("no case panics")).collect()
+    });
+    // From the first start to the last end: a thread that was held up counts.
+    let start = spans.iter().map(|span| span.0).min().expect("a thread");
+    let end = spans.iter().map(|span| span.1).max().expect("a thread");
+    end - start
+}
+
+/// Keeps this thread on one processor, as the engine's are: left alone, two may share one.
+fn pin(thread: usize) {
+    // SAFETY: a set of processors on the stack, for the calling thread.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(thread, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    }
+}
+
+/// The middle one of `values`; of an even count the larger of the two.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
