@@ -164,6 +164,14 @@ impl WaitWord {
 
     /// Waits until the value is no longer `old`; returns the new one.
     pub fn wait_while(&self, old: u32) -> u32 {
+        let value = self.load();
+        if value != old { value } else { self.wait(old) }
+    }
+
+    /// Spins, then sleeps. A function of its own, so that instructions of waiting, which no two runs
+    /// share, can be told from those of work (`.ci/callgrind`).
+    #[inline(never)]
+    fn wait(&self, old: u32) -> u32 {
         for _ in 0..SPINS {
             let value = self.load();
             if value != old {
