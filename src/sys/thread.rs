@@ -168,8 +168,8 @@ impl WaitWord {
         if value != old { value } else { self.wait(old) }
     }
 
-    /// Spins, then sleeps. A function of its own, so that instructions of waiting, which no two runs
-    /// share, can be told from those of work (`.ci/callgrind`).
+    /// Spins, then sleeps. A function of its own, so that instructions of waiting, which no two
+    /// runs share, can be told from those of work (`.ci/callgrind`).
     #[inline(never)]
     fn wait(&self, old: u32) -> u32 {
         for _ in 0..SPINS {
