@@ -54,13 +54,15 @@ void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *ro
                               size_t fetch_bytes, const int8_t *codes, const float *scales,
                               size_t groups);
 // gates[i] = the row at first + i * stride . x, ups[i] = the row `up` bytes behind it . x, for
-// `count` records: the same as matvec.
+// `count` records: the same as matvec. fetch_bytes from `next` on are asked for ahead of time.
 void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const int8_t *codes,
-                                const float *scales, size_t groups);
+                                size_t stride, size_t up, const uint8_t *next,
+                                size_t fetch_bytes, const int8_t *codes, const float *scales,
+                                size_t groups);
 void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const int8_t *codes,
-                                const float *scales, size_t groups);
+                                size_t stride, size_t up, const uint8_t *next,
+                                size_t fetch_bytes, const int8_t *codes, const float *scales,
+                                size_t groups);
 void gk_rows_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *const *rows,
                                 const float *x, size_t len);
 
@@ -92,13 +94,13 @@ void gk_down_i32_q4_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
 // sums[j] += m * w[j] for `count` columns, m = round_half_even(activations[i] * scale * per_unit).
 // Gives `count`, or the index of the first m that is not below the limit: then the sums of columns
-// before it may be there or not.
+// before it may be there or not. fetch_bytes from `next` on are asked for ahead of time.
 size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    size_t groups);
+                                    const uint8_t *next, size_t fetch_bytes, size_t groups);
 size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    size_t groups);
+                                    const uint8_t *next, size_t fetch_bytes, size_t groups);
 // m = round_half_even(x[i] * scales[i] * per_unit) for `count` (up to 256) neurons, split as
 // h * 2^16 + l into low[256] and high[256], zero behind them. any_high: whether an h is not 0.
 // Gives the index of the first m that is not below the limit, or count.

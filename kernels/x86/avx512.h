@@ -24,6 +24,26 @@ INLINE __m512i dot4_all(__m512i sum, __m512i without_sign, const int32_t *with_s
     return sum;
 }
 
+// Memory that will be needed soon: asked for in `steps` equal parts, one by one.
+typedef struct {
+    uintptr_t at;
+    size_t left, part;
+} fetch;
+
+INLINE fetch fetch_in(const void *first, size_t bytes, size_t steps) {
+    size_t part = ((bytes + steps - 1) / steps + 63) & ~(size_t)63;
+    return (fetch){.at = (uintptr_t)first, .left = bytes, .part = part};
+}
+
+INLINE void fetch_part(fetch *f) {
+    size_t now = f->left < f->part ? f->left : f->part;
+    for (size_t line = 0; line < now; line += 64) {
+        _mm_prefetch((const char *)(f->at + line), _MM_HINT_T0);
+    }
+    f->at += now;
+    f->left -= now;
+}
+
 // 16 values of an f16 array.
 INLINE __m512 load_f16(const void *halves, size_t index) {
     const uint16_t *at = (const uint16_t *)halves + index;

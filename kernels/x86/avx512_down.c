@@ -204,26 +204,30 @@ INLINE void one_group(int64_t *sums, const uint8_t *const *columns, size_t quads
 
 // A pass over `count` groups from `first` on.
 INLINE void all_groups(int64_t *sums, const uint8_t *const *columns, size_t quads,
-                       const factor_table *table, size_t first, size_t count, int used, bool q4) {
+                       const factor_table *table, fetch *ahead, size_t first, size_t count,
+                       int used, bool q4) {
     for (size_t group = 0; group < count; group++) {
+        fetch_part(ahead);
         size_t at = (first + group) * (q4 ? GROUP / 2 : GROUP);
         one_group(sums + group * GROUP, columns, quads, table, q4 ? row_of(group) : 0, at, used, q4);
     }
 }
 
 INLINE void pass(int64_t *sums, const uint8_t *const *columns, size_t quads,
-                 const factor_table *table, size_t first, size_t count, bool q4) {
+                 const factor_table *table, fetch *ahead, size_t first, size_t count, bool q4) {
     if (table->used == 2) {
-        all_groups(sums, columns, quads, table, first, count, 2, q4);
+        all_groups(sums, columns, quads, table, ahead, first, count, 2, q4);
     } else if (table->used == 3) {
-        all_groups(sums, columns, quads, table, first, count, 3, q4);
+        all_groups(sums, columns, quads, table, ahead, first, count, 3, q4);
     } else {
-        all_groups(sums, columns, quads, table, first, count, 4, q4);
+        all_groups(sums, columns, quads, table, ahead, first, count, 4, q4);
     }
 }
 
 INLINE size_t down(int64_t *sums, const uint8_t *const *columns, const float *activations,
-                   float per_unit, size_t count, size_t groups, bool q4) {
+                   float per_unit, size_t count, const uint8_t *next, size_t fetch_bytes,
+                   size_t groups, bool q4) {
+    fetch ahead = fetch_in(next, fetch_bytes, (count + COLUMNS - 1) / COLUMNS * groups + 1);
     const uint8_t *padded[COLUMNS];
     int32_t m[COLUMNS] __attribute__((aligned(64)));
     factor_table table;
@@ -249,7 +253,7 @@ INLINE size_t down(int64_t *sums, const uint8_t *const *columns, const float *ac
             } else {
                 q8_factors(&table, m, quads);
             }
-            pass(sums + first * GROUP, padded, quads, &table, first, some, q4);
+            pass(sums + first * GROUP, padded, quads, &table, &ahead, first, some, q4);
         }
     }
     return count;
@@ -257,12 +261,12 @@ INLINE size_t down(int64_t *sums, const uint8_t *const *columns, const float *ac
 
 size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    size_t groups) {
-    return down(sums, columns, activations, per_unit, count, groups, false);
+                                    const uint8_t *next, size_t fetch_bytes, size_t groups) {
+    return down(sums, columns, activations, per_unit, count, next, fetch_bytes, groups, false);
 }
 
 size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    size_t groups) {
-    return down(sums, columns, activations, per_unit, count, groups, true);
+                                    const uint8_t *next, size_t fetch_bytes, size_t groups) {
+    return down(sums, columns, activations, per_unit, count, next, fetch_bytes, groups, true);
 }

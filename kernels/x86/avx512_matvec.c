@@ -91,26 +91,15 @@ INLINE void narrow_band(__m512 *partials, int code_bytes, const uint8_t *const *
     }
 }
 
-// What will be needed soon: `bytes` from each of `count` places, a chunk with every band.
-typedef struct {
-    uintptr_t at[ROWS];
-    int count;
-    size_t bytes, chunk;
-} fetch;
-
-INLINE void fetch_ahead(const fetch *f, size_t band) {
-    size_t first = band * f->chunk, left = f->bytes > first ? f->bytes - first : 0;
-    size_t end = first + (left < f->chunk ? left : f->chunk);
-    for (size_t line = first; line < end; line += 64) {
-        UNROLL for (int i = 0; i < f->count; i++) {
-            _mm_prefetch((const char *)(f->at[i] + line), _MM_HINT_T0);
-        }
+INLINE void fetch_parts(fetch *ahead, size_t streams) {
+    UNROLL for (size_t i = 0; i < streams; i++) {
+        fetch_part(ahead + i);
     }
 }
 
 // Partial sums of `count` rows; `code_bytes` a group is 32 for q8 and 16 for q4.
 INLINE void quantized_rows(__m512 *partials, int count, int code_bytes, const uint8_t *const *rows,
-                           const fetch *f, const int8_t *codes, const float *scales,
+                           fetch *ahead, size_t streams, const int8_t *codes, const float *scales,
                            size_t groups) {
     const size_t group_bytes = (size_t)code_bytes + 2;
     UNROLL for (int r = 0; r < count; r++) {
@@ -118,7 +107,7 @@ INLINE void quantized_rows(__m512 *partials, int count, int code_bytes, const ui
     }
     size_t group = 0;
     for (; group + LANES <= groups; group += LANES) {
-        fetch_ahead(f, group / LANES);
+        fetch_parts(ahead, streams);
         band(partials, count, code_bytes, rows, group * group_bytes, codes + group * GROUP,
              scales + group, LANES);
     }
@@ -126,7 +115,7 @@ INLINE void quantized_rows(__m512 *partials, int count, int code_bytes, const ui
     codes += group * GROUP;
     scales += group;
     if (left > 0) {
-        fetch_ahead(f, group / LANES);
+        fetch_parts(ahead, streams);
     }
     if (left == 4 && count == ROWS) {
         narrow_band(partials, code_bytes, rows, at, codes, scales);
@@ -144,8 +133,9 @@ typedef struct {
     const uint8_t *first;
     // Bytes from one row, or record, to the next, and from a gate row to its up row.
     size_t stride, up;
-    // Bytes to ask for ahead of time, from a row or record on.
+    // Bytes to ask for ahead of time: of each row; of records, from `next` on.
     size_t fetch_bytes;
+    const uint8_t *next;
 } source;
 
 INLINE const uint8_t *row_at(const source *s, size_t i) {
@@ -159,37 +149,36 @@ INLINE const uint8_t *row_at(const source *s, size_t i) {
     }
 }
 
-// What lies AHEAD_BYTES behind row i and the three after it. Where rows are equally spaced that may
-// be behind the last one: asking for memory reads nothing, and often more rows follow there.
-INLINE fetch fetch_behind(const source *s, size_t i, size_t count, size_t groups) {
-    size_t bands = (groups + LANES - 1) / LANES;
-    size_t chunk = ((s->fetch_bytes + bands - 1) / bands + 63) & ~(size_t)63;
-    fetch f = {.count = s->kind == RECORDS ? 2 : ROWS, .bytes = s->fetch_bytes, .chunk = chunk};
-    size_t ahead = 1 + AHEAD_BYTES / ((size_t)f.count * s->fetch_bytes + 1);
-    for (size_t r = 0; r < (size_t)f.count; r++) {
-        if (s->kind == LIST) {
-            size_t behind = i + ROWS * ahead + r;
-            f.at[r] = (uintptr_t)s->list[behind < count ? behind : i];
-        } else {
-            size_t from = s->kind == RECORDS ? i / 2 : i;
-            f.at[r] = (uintptr_t)s->first + (from + (size_t)f.count * ahead + r) * s->stride;
-        }
+// The rows that lie AHEAD_BYTES behind row i and the three after it. Of a block they may be behind
+// the last one: asking for memory reads nothing, and often more rows follow there.
+INLINE void fetch_rows(fetch *ahead, const source *s, size_t i, size_t count, size_t bands) {
+    size_t behind = i + ROWS * (1 + AHEAD_BYTES / (ROWS * s->fetch_bytes + 1));
+    UNROLL for (size_t r = 0; r < ROWS; r++) {
+        const uint8_t *row = s->kind == LIST ? s->list[behind + r < count ? behind + r : i]
+                                             : s->first + (behind + r) * s->stride;
+        ahead[r] = fetch_in(row, s->fetch_bytes, bands);
     }
-    return f;
 }
 
 // out[i] = row i . x; of records, the gate's into `out` and the up's into `ups`.
 INLINE void quantized(float *out, float *ups, const source *s, size_t count, int code_bytes,
                       const int8_t *codes, const float *scales, size_t groups) {
-    size_t i = 0;
+    size_t i = 0, bands = (groups + LANES - 1) / LANES;
     __m512 partials[ROWS];
+    fetch ahead[ROWS];
+    if (s->kind == RECORDS && count >= ROWS) {
+        ahead[0] = fetch_in(s->next, s->fetch_bytes, count / ROWS * bands);
+    }
     for (; i + ROWS <= count; i += ROWS) {
         const uint8_t *rows[ROWS];
         UNROLL for (size_t r = 0; r < ROWS; r++) {
             rows[r] = row_at(s, i + r);
         }
-        fetch f = fetch_behind(s, i, count, groups);
-        quantized_rows(partials, ROWS, code_bytes, rows, &f, codes, scales, groups);
+        if (s->kind != RECORDS) {
+            fetch_rows(ahead, s, i, count, bands);
+        }
+        size_t streams = s->kind == RECORDS ? 1 : ROWS;
+        quantized_rows(partials, ROWS, code_bytes, rows, ahead, streams, codes, scales, groups);
         __m128 sums = tree4(partials);
         if (s->kind == RECORDS) {
             __m128 split = _mm_permute_ps(sums, 0xd8); // gates, then ups
@@ -201,8 +190,7 @@ INLINE void quantized(float *out, float *ups, const source *s, size_t count, int
     }
     for (; i < count; i++) {
         const uint8_t *row = row_at(s, i);
-        fetch none = {.count = 0};
-        quantized_rows(partials, 1, code_bytes, &row, &none, codes, scales, groups);
+        quantized_rows(partials, 1, code_bytes, &row, ahead, 0, codes, scales, groups);
         *(s->kind != RECORDS ? out + i : i % 2 == 0 ? out + i / 2 : ups + i / 2) =
             tree(partials[0]);
     }
@@ -242,32 +230,29 @@ void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *ro
 }
 
 INLINE void records(float *gates, float *ups, size_t count, int code_bytes, const uint8_t *first,
-                    size_t stride, size_t up, const int8_t *codes, const float *scales,
-                    size_t groups) {
-    source s = {
-        .kind = RECORDS, .first = first, .stride = stride, .up = up, .fetch_bytes = stride};
+                    size_t stride, size_t up, const uint8_t *next, size_t fetch_bytes,
+                    const int8_t *codes, const float *scales, size_t groups) {
+    source s = {.kind = RECORDS,
+                .first = first,
+                .stride = stride,
+                .up = up,
+                .fetch_bytes = fetch_bytes,
+                .next = next};
     quantized(gates, ups, &s, 2 * count, code_bytes, codes, scales, groups);
 }
 
 void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const int8_t *codes,
-                                const float *scales, size_t groups) {
-    records(gates, ups, count, GROUP, first, stride, up, codes, scales, groups);
+                                size_t stride, size_t up, const uint8_t *next,
+                                size_t fetch_bytes, const int8_t *codes, const float *scales,
+                                size_t groups) {
+    records(gates, ups, count, GROUP, first, stride, up, next, fetch_bytes, codes, scales, groups);
 }
 
 void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const int8_t *codes,
-                                const float *scales, size_t groups) {
-    records(gates, ups, count, GROUP / 2, first, stride, up, codes, scales, groups);
-}
-
-// Asks for the bytes at..at + bytes of each of the rows that come next.
-INLINE void fetch_rows(const uint8_t *const *next, int count, size_t at, size_t bytes) {
-    UNROLL for (int r = 0; r < count; r++) {
-        for (size_t line = 0; line < bytes; line += 64) {
-            _mm_prefetch((const char *)next[r] + at + line, _MM_HINT_T0);
-        }
-    }
+                                size_t stride, size_t up, const uint8_t *next,
+                                size_t fetch_bytes, const int8_t *codes, const float *scales,
+                                size_t groups) {
+    records(gates, ups, count, GROUP / 2, first, stride, up, next, fetch_bytes, codes, scales, groups);
 }
 
 INLINE void f16_rows(float *out, int count, const uint8_t *const *rows,
@@ -279,7 +264,9 @@ INLINE void f16_rows(float *out, int count, const uint8_t *const *rows,
     for (size_t i = 0; i < len; i += LANES) {
         __m512 x16 = _mm512_loadu_ps(x + i);
         if (i % (2 * LANES) == 0) {
-            fetch_rows(next, count, 2 * i, 64);
+            UNROLL for (int r = 0; r < count; r++) {
+                _mm_prefetch((const char *)next[r] + 2 * i, _MM_HINT_T0);
+            }
         }
         UNROLL for (int r = 0; r < count; r++) {
             partials[r] = _mm512_add_ps(partials[r], _mm512_mul_ps(load_f16(rows[r], i), x16));

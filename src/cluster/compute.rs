@@ -6,11 +6,13 @@ use crate::image::{ActivationFn, Record};
 use crate::kernel::{Accumulator, DownItem, Kernels, accumulator_len};
 use crate::plan::THREADS_MAX;
 use crate::storage::Landed;
-use core::ops::Range;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use crate::sys::Claims;
 
 /// Active neurons a worker gathers before it adds their columns.
 const BATCH: usize = CLUSTER as usize;
+/// Bytes of records that a pass takes where every neuron counts: twice as much, what comes next
+/// included, fits a first-level cache of 48 KiB.
+const NEAR_BYTES: usize = 20 << 10;
 
 /// One thread's sums.
 pub struct Worker<'s> {
@@ -56,18 +58,28 @@ pub struct Task<'t> {
     pub shelf: Shelf<'t>,
     pub observer: Option<Observer<'t>>,
     pub input: Input<'t>,
-    /// Whether the neurons in slots are still to be computed.
-    pub hits: bool,
-    pub next_cluster: AtomicUsize,
+    /// The clusters of the chosen experts, where neurons in slots are still to be computed.
+    pub clusters: Option<Claims>,
 }
 
-type Batch<'b> = heapless::Vec<DownItem<'b>, BATCH>;
+/// Columns of one expert that wait until there are enough for a pass.
+struct Pending<'b> {
+    expert: u16,
+    items: heapless::Vec<DownItem<'b>, BATCH>,
+}
 
-impl Task<'_> {
+impl Pending<'_> {
+    fn of(expert: u16) -> Self {
+        Pending { expert, items: heapless::Vec::new() }
+    }
+}
+
+impl<'t> Task<'t> {
     /// Claims clusters in slots, then reads as they land, until none is left.
-    pub fn work(&self, worker: &mut Worker<'_>) {
-        if self.hits {
-            self.work_slots(worker);
+    pub fn work(&self, member: usize, worker: &mut Worker<'_>) {
+        if let Some(clusters) = &self.clusters {
+            let done = self.work_slots(clusters, member, worker);
+            worker.fault = worker.fault.or(done.err());
         }
         while let Some(landed) = self.shelf.larder.take() {
             let done = landed.map_err(ClusterError::from).and_then(|l| self.staged(worker, &l));
@@ -75,27 +87,29 @@ impl Task<'_> {
         }
     }
 
-    fn work_slots(&self, worker: &mut Worker<'_>) {
+    fn work_slots(
+        &self,
+        claims: &Claims,
+        member: usize,
+        worker: &mut Worker<'_>,
+    ) -> Result<(), ClusterError> {
         let ff = self.shelf.dims.ff;
         let clusters = ff.div_ceil(CLUSTER) as usize;
-        loop {
-            let claim = self.next_cluster.fetch_add(1, Ordering::Relaxed);
-            let Some(&chosen) = self.input.chosen.get(claim / clusters) else { return };
+        let mut pending = Pending::of(0);
+        while let Some(claim) = claims.take(member) {
+            let chosen = self.input.chosen[claim / clusters];
+            if chosen.expert() != pending.expert {
+                self.add(worker, &mut pending, &[])?;
+                pending.expert = chosen.expert();
+            }
             let first = (claim % clusters) as u32 * CLUSTER;
-            let done = self.cluster(worker, chosen, first..(first + CLUSTER).min(ff));
-            worker.fault = worker.fault.or(done.err());
+            let range = first..(first + CLUSTER).min(ff);
+            let first = self.shelf.first_neuron(self.input.layer, chosen.expert());
+            for run in self.shelf.in_slots(first, range) {
+                self.records(worker, &mut pending, chosen, run)?;
+            }
         }
-    }
-
-    /// The neurons of `range` that lie in slots.
-    fn cluster(
-        &self,
-        worker: &mut Worker<'_>,
-        chosen: Chosen,
-        range: Range<u32>,
-    ) -> Result<(), ClusterError> {
-        let first = self.shelf.first_neuron(self.input.layer, chosen.expert());
-        self.shelf.in_slots(first, range).try_for_each(|run| self.records(worker, chosen, run))
+        self.add(worker, &mut pending, &[])
     }
 
     /// The neurons of a read that have no slot.
@@ -103,76 +117,118 @@ impl Task<'_> {
         let expert = landed.run.expert;
         let chosen = self.input.chosen.iter().find(|chosen| chosen.expert() == expert);
         let chosen = *chosen.expect("only chosen experts are read");
-        self.shelf.landed(landed).try_for_each(|run| self.records(worker, chosen, run))
+        let mut pending = Pending::of(expert);
+        for run in self.shelf.landed(landed) {
+            self.records(worker, &mut pending, chosen, run)?;
+        }
+        self.add(worker, &mut pending, &[])
     }
 
-    /// Gate, up and down of a run of records. The expert's share is part of the activation.
-    fn records(
+    /// Gate, up and down of a run of records.
+    fn records<'b>(
         &self,
         worker: &mut Worker<'_>,
+        pending: &mut Pending<'b>,
         chosen: Chosen,
-        run: Records<'_>,
+        run: Records<'b>,
     ) -> Result<(), ClusterError> {
-        let dims = &self.shelf.dims;
-        let column_bytes = dims.record.column_bytes as usize;
-        let (mut gates, mut activations) = ([0.0; BATCH], [0.0; BATCH]);
-        let (gates, activations) = (&mut gates[..run.count], &mut activations[..run.count]);
-        match dims.activation {
-            ActivationFn::DRelu => self.drelu(&run, gates, activations),
-            ActivationFn::SiLu => self.silu(&run, gates, activations),
+        match self.shelf.dims.activation {
+            ActivationFn::DRelu => self.sparse(worker, pending, chosen, run),
+            ActivationFn::SiLu => self.dense(worker, pending, chosen, run),
         }
-        let mut batch = Batch::new();
-        for (index, &activation) in activations.iter().enumerate().filter(|(_, a)| **a != 0.0) {
-            let column = &run.down(index)[..column_bytes];
-            let item = DownItem { activation: activation * chosen.weight, column };
-            assert!(batch.push(item).is_ok(), "a batch holds a run");
-            if let Some(observer) = self.observer {
-                let (layer, expert) = (self.input.layer, chosen.expert());
-                let neuron = run.neuron + index as u32;
-                observer(Fired { layer, expert, neuron, gate: gates[index] });
-            }
-        }
-        self.add(worker, chosen.expert(), &batch)
     }
 
     /// relu(gate) * relu(up): the up rows of open gates only. Written so that a NaN goes on, to
     /// where it is told.
-    fn drelu(&self, run: &Records<'_>, gates: &mut [f32], activations: &mut [f32]) {
+    fn sparse<'b>(
+        &self,
+        worker: &mut Worker<'_>,
+        pending: &mut Pending<'b>,
+        chosen: Chosen,
+        run: Records<'b>,
+    ) -> Result<(), ClusterError> {
         let (dims, x) = (&self.shelf.dims, self.input.x);
+        let (mut gates, mut ups) = ([0.0; BATCH], [0.0; BATCH]);
+        let gates = &mut gates[..run.count];
         self.kernels.matvec(dims.weight, run.gates(), run.stride(), x, gates);
         let is_open = |gate: f32| gate > 0.0 || gate.is_nan();
         let open = || gates.iter().enumerate().filter(|(_, gate)| is_open(**gate));
-        let up_row = |(index, _)| run.up(index);
-        let rows: heapless::Vec<&[u8], BATCH> = open().map(up_row).collect();
-        let mut ups = [0.0; BATCH];
-        let ups = &mut ups[..rows.len()];
+        let rows: heapless::Vec<&[u8], BATCH> = open().map(|(index, _)| run.up(index)).collect();
         // The down column follows the up row.
         let fetch_bytes = (dims.record.row_bytes + dims.record.column_bytes) as usize;
+        let ups = &mut ups[..rows.len()];
         self.kernels.rows(dims.weight, &rows, fetch_bytes, x, ups);
         for ((index, gate), &up) in open().zip(&*ups) {
-            activations[index] = gate * if up <= 0.0 { 0.0 } else { up };
+            let activation = gate * if up <= 0.0 { 0.0 } else { up };
+            if pending.items.is_full() {
+                self.add(worker, pending, &[])?;
+            }
+            self.push(pending, chosen, &run, (index, *gate, activation));
+        }
+        Ok(())
+    }
+
+    /// silu(gate) * up, a few records at a time, so that they are in the first-level cache for both
+    /// passes, and the next few come in meanwhile.
+    fn dense<'b>(
+        &self,
+        worker: &mut Worker<'_>,
+        pending: &mut Pending<'b>,
+        chosen: Chosen,
+        run: Records<'b>,
+    ) -> Result<(), ClusterError> {
+        let (weight, x) = (self.shelf.dims.weight, self.input.x);
+        let few = (NEAR_BYTES / run.stride()).clamp(2, BATCH);
+        for first in (0..run.count).step_by(few) {
+            let part = run.part(first, few.min(run.count - first));
+            let (soon, later) = part.behind(part.count);
+            let (mut gates, mut ups) = ([0.0; BATCH], [0.0; BATCH]);
+            let (gates, ups) = (&mut gates[..part.count], &mut ups[..part.count]);
+            self.kernels.gate_up(weight, part.gate_ups(), soon, x, gates, ups);
+            let mut activations = [0.0; BATCH];
+            let activations = &mut activations[..part.count];
+            activations.copy_from_slice(gates);
+            self.kernels.silu(activations, ups);
+            for (index, (gate, activation)) in gates.iter().zip(&*activations).enumerate() {
+                self.push(pending, chosen, &part, (index, *gate, *activation));
+            }
+            self.add(worker, pending, later)?;
+        }
+        Ok(())
+    }
+
+    /// A neuron that fired waits for its pass. The expert's share is part of its activation.
+    fn push<'b>(
+        &self,
+        pending: &mut Pending<'b>,
+        chosen: Chosen,
+        run: &Records<'b>,
+        (index, gate, activation): (usize, f32, f32),
+    ) {
+        if activation == 0.0 {
+            return;
+        }
+        let column = &run.down(index)[..self.shelf.dims.record.column_bytes as usize];
+        let item = DownItem { activation: activation * chosen.weight, column };
+        assert!(pending.items.push(item).is_ok(), "there is room for a run");
+        if let Some(observer) = self.observer {
+            let (layer, expert) = (self.input.layer, chosen.expert());
+            observer(Fired { layer, expert, neuron: run.neuron + index as u32, gate });
         }
     }
 
-    /// silu(gate) * up.
-    fn silu(&self, run: &Records<'_>, gates: &mut [f32], activations: &mut [f32]) {
-        let mut ups = [0.0; BATCH];
-        let ups = &mut ups[..run.count];
-        let (weight, x) = (self.shelf.dims.weight, self.input.x);
-        self.kernels.gate_up(weight, run.gates(), run.stride(), run.up_offset(), x, gates, ups);
-        activations.copy_from_slice(gates);
-        self.kernels.silu(activations, ups);
-    }
-
+    /// Adds what is pending, while `next` comes in.
     fn add(
         &self,
         worker: &mut Worker<'_>,
-        expert: u16,
-        batch: &Batch<'_>,
+        pending: &mut Pending<'_>,
+        next: &[u8],
     ) -> Result<(), ClusterError> {
-        self.kernels
-            .accumulate(self.shelf.dims.weight, self.input.unit_exponent, batch, &mut worker.sums)
-            .map_err(|_| ClusterError::Overflow { layer: self.input.layer, expert })
+        let (weight, unit) = (self.shelf.dims.weight, self.input.unit_exponent);
+        let (layer, expert) = (self.input.layer, pending.expert);
+        let done = self.kernels.accumulate(weight, unit, &pending.items, next, &mut worker.sums);
+        pending.items.clear();
+        done.map_err(|_| ClusterError::Overflow { layer, expert })
     }
 }
 

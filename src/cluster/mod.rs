@@ -22,10 +22,9 @@ use crate::metrics::FetchCounters;
 use crate::plan::CHOICE_BYTES;
 use crate::predictor::Predictor;
 use crate::storage::Larder;
-use crate::sys::Lead;
+use crate::sys::{Claims, Lead};
 use bytemuck::{Pod, Zeroable};
 use compute::{Task, Worker};
-use core::sync::atomic::AtomicUsize;
 use records::Shelf;
 use wave::WaveCursor;
 
@@ -184,10 +183,12 @@ impl<'a> Workshop<'a> {
                 shelf: self.shelf(),
                 observer: self.observer,
                 input,
-                hits,
-                next_cluster: AtomicUsize::new(0),
+                clusters: hits.then(|| {
+                    let clusters = dims.ff.div_ceil(CLUSTER) as usize;
+                    Claims::new(clusters * chosen.len(), lead.threads())
+                }),
             };
-            lead.each(&mut workers, &|_, worker| task.work(worker));
+            lead.each(&mut workers, &|member, worker| task.work(member, worker));
             let fault = workers.iter().find_map(|worker| worker.fault);
             self.admit_wave(fault.is_none());
             if let Some(fault) = fault {

@@ -4,6 +4,7 @@
 
 use super::{CLUSTER, Dimensions};
 use crate::cache::Cache;
+use crate::kernel::GateUpRows;
 use crate::storage::{Landed, Larder};
 use core::ops::Range;
 
@@ -42,7 +43,7 @@ pub struct Records<'b> {
     pub neuron: u32,
     /// Records.
     pub count: usize,
-    /// From the first gate row on.
+    /// From the first gate row on, with what follows the records in memory.
     bytes: &'b [u8],
     spread: Spread,
 }
@@ -53,9 +54,18 @@ impl<'b> Records<'b> {
         self.spread.stride
     }
 
-    /// Bytes from a gate row to its up row.
-    pub fn up_offset(&self) -> usize {
-        self.spread.up
+    /// Gate and up rows.
+    pub fn gate_ups(&self) -> GateUpRows<'b> {
+        GateUpRows { first: self.bytes, stride: self.spread.stride, up: self.spread.up }
+    }
+
+    /// What `count` more records would take, as far as memory goes: what the gates' and ups' pass
+    /// should fetch, and what the down columns' should.
+    pub fn behind(&self, count: usize) -> (&'b [u8], &'b [u8]) {
+        let rest = &self.bytes[(self.count * self.stride()).min(self.bytes.len())..];
+        let next = &rest[..rest.len().min(count * self.stride())];
+        // Measured: the first pass waits for memory more.
+        next.split_at(next.len() * 2 / 5)
     }
 
     /// The gate rows.
@@ -120,7 +130,7 @@ impl<'t> Shelf<'t> {
             let follows = |i: &u32| self.cache.slot(first + neuron + i) == Some(slot + *i as usize);
             let count = (1..range.end - neuron).take_while(follows).count() + 1;
             range.start += count as u32;
-            let bytes = &self.slots[slot * slot_bytes..][..count * slot_bytes];
+            let bytes = &self.slots[slot * slot_bytes..];
             Some(Records { neuron, count, bytes, spread })
         })
     }

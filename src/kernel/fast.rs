@@ -8,7 +8,7 @@ use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_c
 use super::ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
-use super::{Activation, Batch, Columns, DownBatch, KvView};
+use super::{Activation, Batch, Columns, DownBatch, GateUpRows, KvView};
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 
 /// Columns that one call of a down kernel adds.
@@ -72,7 +72,8 @@ pub(super) unsafe fn rows(
 pub(super) unsafe fn gate_up(
     c: &GateUps,
     ty: WeightType,
-    (first, stride, up): (&[u8], usize, usize),
+    rows: GateUpRows<'_>,
+    next: &[u8],
     x: Activation<'_>,
     gates: &mut [f32],
     ups: &mut [f32],
@@ -80,8 +81,10 @@ pub(super) unsafe fn gate_up(
     let (codes, scales, groups) = (x.codes.as_ptr(), x.scales.as_ptr(), x.scales.len());
     let (count, gates, ups) = (gates.len(), gates.as_mut_ptr(), ups.as_mut_ptr());
     let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
+    let GateUpRows { first, stride, up } = rows;
+    let (first, next, bytes) = (first.as_ptr(), next.as_ptr(), next.len());
     // SAFETY: both rows of each of the `count` records are as long as type and activation say.
-    unsafe { kernel(gates, ups, count, first.as_ptr(), stride, up, codes, scales, groups) }
+    unsafe { kernel(gates, ups, count, first, stride, up, next, bytes, codes, scales, groups) }
 }
 
 pub(super) unsafe fn silu(c: &Gates, gate: &mut [f32], up: &[f32]) {
@@ -141,11 +144,14 @@ pub(super) unsafe fn accumulate_wide(
     ty: WeightType,
     unit_exponent: i32,
     items: &[DownItem<'_>],
+    next: &[u8],
     sums: &mut Accumulator<'_>,
 ) -> Result<(), Overflow> {
     let (per_unit, groups) = (power_of_two(-unit_exponent), sums.wide.len() / GROUP as usize);
     let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
     for (index, items) in items.chunks(WIDE_ITEMS).enumerate() {
+        let (next, bytes) =
+            if index == 0 { (next.as_ptr(), next.len()) } else { (core::ptr::null(), 0) };
         let mut columns = [core::ptr::null(); WIDE_ITEMS];
         let mut activations = [0.0; WIDE_ITEMS];
         for ((column, activation), item) in columns.iter_mut().zip(&mut activations).zip(items) {
@@ -153,7 +159,7 @@ pub(super) unsafe fn accumulate_wide(
         }
         let (to, columns, x) = (sums.wide.as_mut_ptr(), columns.as_ptr(), activations.as_ptr());
         // SAFETY: all columns hold the groups of the accumulator's rows.
-        let good = unsafe { kernel(to, columns, x, per_unit, items.len(), groups) };
+        let good = unsafe { kernel(to, columns, x, per_unit, items.len(), next, bytes, groups) };
         if good < items.len() {
             return Err(Overflow { item: index * WIDE_ITEMS + good });
         }

@@ -104,11 +104,13 @@ kernels! {
     GateUps:
     /// q8 rows.
     q8(gates: *mut f32, ups: *mut f32, count: usize, first: *const u8, stride: usize, up: usize,
-       codes: *const i8, scales: *const f32, groups: usize) -> ():
+       next: *const u8, fetch_bytes: usize, codes: *const i8, scales: *const f32,
+       groups: usize) -> ():
         fn gk_gateup_f32_q8_q8_avx512;
     /// q4 rows.
     q4(gates: *mut f32, ups: *mut f32, count: usize, first: *const u8, stride: usize, up: usize,
-       codes: *const i8, scales: *const f32, groups: usize) -> ():
+       next: *const u8, fetch_bytes: usize, codes: *const i8, scales: *const f32,
+       groups: usize) -> ():
         fn gk_gateup_f32_q4_q8_avx512;
 }
 
@@ -117,11 +119,11 @@ kernels! {
     Sums:
     /// q8 columns.
     q8(sums: *mut i64, columns: *const *const u8, activations: *const f32, per_unit: f32,
-       count: usize, groups: usize) -> usize:
+       count: usize, next: *const u8, fetch_bytes: usize, groups: usize) -> usize:
         fn gk_columns_i64_q8_f32_avx512;
     /// q4 columns.
     q4(sums: *mut i64, columns: *const *const u8, activations: *const f32, per_unit: f32,
-       count: usize, groups: usize) -> usize:
+       count: usize, next: *const u8, fetch_bytes: usize, groups: usize) -> usize:
         fn gk_columns_i64_q4_f32_avx512;
 }
 

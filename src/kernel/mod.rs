@@ -58,6 +58,17 @@ impl<'a> Activation<'a> {
     }
 }
 
+/// Gate and up rows of records.
+#[derive(Clone, Copy, Debug)]
+pub struct GateUpRows<'a> {
+    /// From the first gate row on.
+    pub first: &'a [u8],
+    /// Bytes from one record to the next.
+    pub stride: usize,
+    /// Bytes from a gate row to its up row.
+    pub up: usize,
+}
+
 /// Cached keys and values of one head: `[n][head_dim]` each, row after row.
 #[derive(Clone, Copy, Debug)]
 pub enum KvView<'a> {
@@ -237,15 +248,13 @@ impl Kernels {
         }
     }
 
-    /// Gates and ups of the `gates.len()` records from `first` on, which are `stride` bytes apart;
-    /// the up row is `up` bytes behind the gate row. Same bits as [`Kernels::matvec`].
-    #[allow(clippy::too_many_arguments)] // where rows lie, what they are, two results
+    /// Gates and ups of `gates.len()` records. Same bits as [`Kernels::matvec`]. `next` will be
+    /// needed soon.
     pub fn gate_up(
         &self,
         ty: WeightType,
-        first: &[u8],
-        stride: usize,
-        up: usize,
+        rows: GateUpRows<'_>,
+        next: &[u8],
         x: Activation<'_>,
         gates: &mut [f32],
         ups: &mut [f32],
@@ -253,11 +262,12 @@ impl Kernels {
         assert!(gates.len() == ups.len());
         let Some(last) = gates.len().checked_sub(1) else { return };
         let row_bytes = ty.row_bytes(x.len as u64) as usize;
+        let GateUpRows { first, stride, up } = rows;
         assert!(row_bytes <= stride && first.len() >= last * stride + up + row_bytes);
         match &self.gate_ups {
             // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
             Some(kernels) if ty != WeightType::F16 && !x.codes.is_empty() => unsafe {
-                fast::gate_up(kernels, ty, (first, stride, up), x, gates, ups);
+                fast::gate_up(kernels, ty, rows, next, x, gates, ups);
             },
             _ => {
                 self.matvec(ty, first, stride, x, gates);
@@ -336,7 +346,7 @@ impl Kernels {
     }
 
     /// Adds each item's activation times its down column to `sums`, in units of
-    /// 2^`unit_exponent` (-60..=0).
+    /// 2^`unit_exponent` (-60..=0). `next` will be needed soon.
     ///
     /// After an error the sums are not usable until they are cleared.
     pub fn accumulate(
@@ -344,20 +354,22 @@ impl Kernels {
         ty: WeightType,
         unit_exponent: i32,
         items: &[DownItem<'_>],
+        next: &[u8],
         sums: &mut Accumulator<'_>,
     ) -> Result<(), Overflow> {
         assert!(UNIT_EXPONENTS.contains(&unit_exponent));
         let column_bytes = ty.column_bytes(sums.hidden() as u64) as usize;
         assert!(items.iter().all(|item| item.column.len() == column_bytes));
-        // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
         match (&self.bodies, &self.sums) {
-            (None, _) => twin::accumulate(ty, unit_exponent, items, sums),
+            // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
             (_, Some(kernels)) if ty != WeightType::F16 => unsafe {
-                fast::accumulate_wide(kernels, ty, unit_exponent, items, sums)
+                fast::accumulate_wide(kernels, ty, unit_exponent, items, next, sums)
             },
+            // SAFETY: as above.
             (Some(bodies), _) => unsafe {
                 fast::accumulate(bodies, ty, unit_exponent, items, sums)
             },
+            (None, _) => twin::accumulate(ty, unit_exponent, items, sums),
         }
     }
 
@@ -421,7 +433,7 @@ impl Kernels {
                     .zip(activations)
                     .map(|(&column, &activation)| DownItem { activation, column })
                     .collect();
-                self.accumulate(ty, unit_exponent, &items, &mut sums)
+                self.accumulate(ty, unit_exponent, &items, &[], &mut sums)
                     .map_err(|overflow| Overflow { item: index * ITEMS + overflow.item })?;
             }
             sums.flush();

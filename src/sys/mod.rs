@@ -23,7 +23,7 @@ pub use memory::{LockError, Mapping, available_bytes, lock_all, page_bytes};
 pub use process::{Faults, Footprint, faults, footprint};
 pub use seal::forbid_memory_calls;
 pub use signal::{catch_stop_signals, stop_requested};
-pub use team::{Lead, Team};
+pub use team::{Claims, Lead, Team};
 pub use thread::{Scope, WaitWord, pin_to_core, scope};
 pub mod exit;
 pub mod start;

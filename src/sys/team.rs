@@ -23,6 +23,37 @@ pub struct Team {
 /// The one handle that gives a team its jobs.
 pub struct Lead<'a>(&'a Team);
 
+/// Numbers that members take one by one: each those of its own range in order, so that what it
+/// reads follows on, then what is left of the others'.
+pub struct Claims {
+    taken: [AtomicUsize; MEMBERS_MAX],
+    members: usize,
+    share: usize,
+    total: usize,
+}
+
+/// Most members of a team.
+const MEMBERS_MAX: usize = crate::plan::THREADS_MAX as usize;
+
+impl Claims {
+    /// The numbers 0 to `total`, for `members`.
+    pub fn new(total: usize, members: usize) -> Claims {
+        let taken = [const { AtomicUsize::new(0) }; MEMBERS_MAX];
+        assert!(members <= taken.len());
+        Claims { taken, members, share: total.div_ceil(members), total }
+    }
+
+    /// The next number for `member`, or `None` when all are taken.
+    pub fn take(&self, member: usize) -> Option<usize> {
+        (0..self.members).find_map(|step| {
+            let owner = (member + step) % self.members;
+            let end = ((owner + 1) * self.share).min(self.total);
+            let number = owner * self.share + self.taken[owner].fetch_add(1, Ordering::Relaxed);
+            (number < end).then_some(number)
+        })
+    }
+}
+
 /// Epoch that tells workers to leave.
 const LEAVE: u32 = u32::MAX;
 
@@ -132,7 +163,7 @@ impl Lead<'_> {
         });
     }
 
-    /// Cuts `out` into chunks that members take one by one: `job(first index, chunk)`.
+    /// Cuts `out` into chunks that members take by [`Claims`]: `job(first index, chunk)`.
     pub fn chunks<T: Send>(
         &mut self,
         out: &mut [T],
@@ -140,15 +171,12 @@ impl Lead<'_> {
         job: &(dyn Fn(usize, &mut [T]) + Sync),
     ) {
         let length = out.len();
-        let next = AtomicUsize::new(0);
+        let claims = Claims::new(length.div_ceil(chunk), self.0.threads);
         let parts = Parts::new(out);
-        self.0.run(&|_| {
-            loop {
-                let first = next.fetch_add(chunk, Ordering::Relaxed);
-                if first >= length {
-                    return;
-                }
-                // SAFETY: `next` hands out each multiple of `chunk` once, so no two overlap.
+        self.0.run(&|member| {
+            while let Some(claim) = claims.take(member) {
+                let first = claim * chunk;
+                // SAFETY: each claim is handed out once, so no two chunks overlap.
                 job(first, unsafe { parts.range(first, chunk.min(length - first)) });
             }
         });
@@ -216,6 +244,21 @@ mod tests {
 
     #[repr(align(4096))]
     struct Stack([u8; 65536]);
+
+    #[test]
+    fn claims_are_taken_once_and_in_order() {
+        for (total, members) in [(0, 1), (1, 3), (7, 2), (10, 4), (64, 16)] {
+            let claims = Claims::new(total, members);
+            let mut seen = vec![0; total];
+            let own: Vec<usize> = std::iter::from_fn(|| claims.take(members - 1)).collect();
+            own.iter().for_each(|&number| seen[number] += 1);
+            assert!((0..members).all(|member| claims.take(member).is_none()));
+            assert!(seen.iter().all(|&times| times == 1), "{total} for {members}: {own:?}");
+        }
+        let claims = Claims::new(10, 2);
+        let taken = [1, 1, 0, 1].map(|member| claims.take(member));
+        assert_eq!(taken, [Some(5), Some(6), Some(0), Some(7)]);
+    }
 
     #[test]
     fn chunks_cover_everything_once_on_any_number_of_threads() {

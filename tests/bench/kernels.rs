@@ -243,7 +243,7 @@ impl Bench {
             let items: Vec<DownItem<'_>> =
                 memory.chunks_exact(bytes).map(|column| DownItem { activation, column }).collect();
             for _ in share(times, thread, threads) {
-                kernels.accumulate(ty, -20, black_box(&items), &mut sums).expect("in range");
+                kernels.accumulate(ty, -20, black_box(&items), &[], &mut sums).expect("in range");
             }
             black_box(sums.sums());
         });

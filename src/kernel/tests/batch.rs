@@ -179,7 +179,7 @@ fn expected_sums(
     let n = accumulator_len(hidden);
     let (mut low, mut high, mut wide) = (vec![0; n], vec![0; n], vec![0; n]);
     let mut sums = Accumulator::new(hidden, &mut low, &mut high, &mut wide);
-    Kernels::twin().accumulate(ty, unit, items, &mut sums)?;
+    Kernels::twin().accumulate(ty, unit, items, &[], &mut sums)?;
     Ok(sums.sums().to_vec())
 }
 

@@ -1,6 +1,7 @@
 //! Quantisation and rows times activations.
 
 use super::*;
+use crate::kernel::GateUpRows;
 use crate::kernel::{Activation, dequantize_row};
 
 fn random_rows(rng: &mut Rng, ty: WeightType, len: usize, count: usize) -> Guarded<u8> {
@@ -127,7 +128,8 @@ fn gates_and_ups_match_the_twin() {
                 }
                 for kernels in fast_tables() {
                     let (mut g, mut u) = (Guarded::new(count), Guarded::new(count));
-                    kernels.gate_up(ty, &records, stride, up, x.view(), &mut g, &mut u);
+                    let rows = GateUpRows { first: &records, stride, up };
+                    kernels.gate_up(ty, rows, &records, x.view(), &mut g, &mut u);
                     let what = format!("seed {seed} {ty:?} {count} {}", kernels.isa().name());
                     assert_same(&gates, &g, &what);
                     assert_same(&ups, &u, &what);

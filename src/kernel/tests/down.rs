@@ -113,7 +113,11 @@ fn check(seed: u64, ty: WeightType, hidden: usize, items: &[(f32, Column)]) {
         let (mut first, mut second) = (Sums::new(hidden), Sums::new(hidden));
         let (mut first, mut second) = (first.view(), second.view());
         for chunk in batch.chunks(333) {
-            assert_eq!(kernels.accumulate(ty, UNIT_EXPONENT, chunk, &mut first), Ok(()), "{what}");
+            assert_eq!(
+                kernels.accumulate(ty, UNIT_EXPONENT, chunk, &[], &mut first),
+                Ok(()),
+                "{what}"
+            );
         }
         for (i, (sum, exact)) in first.sums().iter().zip(&exact).enumerate() {
             assert_eq!(i128::from(*sum), *exact, "{what} [{i}]");
@@ -125,8 +129,8 @@ fn check(seed: u64, ty: WeightType, hidden: usize, items: &[(f32, Column)]) {
             batch.iter().skip(1).step_by(2).rev().copied().collect(),
             batch.iter().step_by(2).copied().collect(),
         );
-        kernels.accumulate(ty, UNIT_EXPONENT, &odd, &mut first).unwrap();
-        kernels.accumulate(ty, UNIT_EXPONENT, &even, &mut second).unwrap();
+        kernels.accumulate(ty, UNIT_EXPONENT, &odd, &[], &mut first).unwrap();
+        kernels.accumulate(ty, UNIT_EXPONENT, &even, &[], &mut second).unwrap();
         merge(first.sums(), second.sums());
         assert_eq!(first.sums(), &whole[..], "{what}: split");
     }
@@ -193,7 +197,8 @@ fn products_beyond_the_range_are_errors() {
                     .collect();
                 for kernels in tables() {
                     let mut sums = Sums::new(48);
-                    let found = kernels.accumulate(ty, UNIT_EXPONENT, &items, &mut sums.view());
+                    let found =
+                        kernels.accumulate(ty, UNIT_EXPONENT, &items, &[], &mut sums.view());
                     assert_eq!(
                         found,
                         Err(Overflow { item: at }),
@@ -215,7 +220,7 @@ fn the_unit_scales_the_sum() {
     for kernels in tables() {
         let mut sums = Sums::new(32);
         let mut sums = sums.view();
-        kernels.accumulate(WeightType::Q8, -60, &items, &mut sums).unwrap();
+        kernels.accumulate(WeightType::Q8, -60, &items, &[], &mut sums).unwrap();
         assert_eq!(sums.sums()[..], [254; 32], "{}", kernels.isa().name());
     }
 }
