@@ -22,18 +22,25 @@ pub struct Cache<'a> {
     /// 0, or neuron + 1.
     owners: &'a mut [u32],
     hand: usize,
+    /// Neurons that have a slot.
+    held: usize,
     pins: heapless::Vec<Range<u32>, PINS_MAX>,
 }
 
 impl<'a> Cache<'a> {
     /// An empty cache over zeroed tables: one entry a neuron, one owner a slot.
     pub fn new(table: &'a mut [u32], owners: &'a mut [u32]) -> Cache<'a> {
-        Cache { table, owners, hand: 0, pins: heapless::Vec::new() }
+        Cache { table, owners, hand: 0, held: 0, pins: heapless::Vec::new() }
     }
 
     /// Slots.
     pub fn slots(&self) -> usize {
         self.owners.len()
+    }
+
+    /// Whether every neuron of the model has a slot: then none is ever taken from another.
+    pub fn is_whole(&self) -> bool {
+        self.held == self.table.len()
     }
 
     /// The slot of a neuron.
@@ -67,7 +74,7 @@ impl<'a> Cache<'a> {
         assert!(self.slot(neuron).is_none(), "neuron {neuron} has a slot");
         let slot = self.victim()?;
         match self.owners[slot] {
-            NOBODY => {}
+            NOBODY => self.held += 1,
             owner => self.table[owner as usize - 1] = 0,
         }
         self.owners[slot] = neuron + 1;
@@ -106,7 +113,7 @@ impl<'a> Cache<'a> {
             |(slot, &owner): (usize, &u32)| owner == NOBODY || self.slot(owner - 1) == Some(slot);
         let held = self.owners.iter().filter(|&&owner| owner != NOBODY).count();
         let entries = self.table.iter().filter(|&&entry| entry != 0).count();
-        self.owners.iter().enumerate().all(back) && entries == held
+        self.owners.iter().enumerate().all(back) && entries == held && held == self.held
     }
 }
 

@@ -170,8 +170,10 @@ impl<'a> Workshop<'a> {
         out: &mut [f32],
     ) -> Result<(), ClusterError> {
         let mut workers = Worker::team(lead.threads(), self.dims.hidden, sums);
-        let mut cursor = WaveCursor::new();
-        let mut hits = self.touch_hits(input);
+        let (hits, misses) = self.touch_hits(input);
+        let mut hits = hits > 0;
+        let mut cursor =
+            if misses > 0 { WaveCursor::new() } else { WaveCursor::at_end(input.chosen) };
         loop {
             let Input { layer, chosen, .. } = input;
             let (cache, larder, dims) = (&self.cache, self.larder, self.dims);
@@ -213,19 +215,23 @@ impl<'a> Workshop<'a> {
         Shelf { cache, slots, larder, dims: *dims }
     }
 
-    /// Marks every candidate that lies in a slot; whether there is one.
-    fn touch_hits(&mut self, input: Input<'_>) -> bool {
+    /// Marks every candidate that lies in a slot; how many there are, and how many are missing.
+    fn touch_hits(&mut self, input: Input<'_>) -> (u64, u64) {
+        let candidates = self.predictor.candidates(self.dims.ff);
+        let looked_up = (candidates.len() * input.chosen.len()) as u64;
         let mut hits = 0;
-        for chosen in input.chosen {
-            let first = self.dims.first_neuron(input.layer, chosen.expert());
-            for neuron in self.predictor.candidates(self.dims.ff) {
-                hits += u64::from(self.cache.touch(first + neuron).is_some());
+        if self.cache.is_whole() {
+            hits = looked_up;
+        } else {
+            for chosen in input.chosen {
+                let first = self.dims.first_neuron(input.layer, chosen.expert());
+                let touched = |neuron: &u32| self.cache.touch(first + neuron).is_some();
+                hits += candidates.clone().filter(touched).count() as u64;
             }
         }
-        let looked_up = self.predictor.candidates(self.dims.ff).len() * input.chosen.len();
         self.counters.hits += hits;
-        self.counters.misses += looked_up as u64 - hits;
-        hits > 0
+        self.counters.misses += looked_up - hits;
+        (hits, looked_up - hits)
     }
 
     fn count_wave(&mut self, wave: &[crate::storage::Run]) {

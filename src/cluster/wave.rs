@@ -21,6 +21,11 @@ impl WaveCursor {
         WaveCursor { chosen: 0, unit: 0 }
     }
 
+    /// Behind the last unit: nothing is missing.
+    pub fn at_end(chosen: &[Chosen]) -> WaveCursor {
+        WaveCursor { chosen: chosen.len(), unit: 0 }
+    }
+
     /// Whether every unit was looked at.
     pub fn is_done(&self, chosen: &[Chosen]) -> bool {
         self.chosen == chosen.len()

@@ -132,6 +132,9 @@ impl<'a> Larder<'a> {
 
     /// Hands a wave of reads to the readers. Main thread only, after the last wave was released.
     pub fn submit(&self, wave: &[Run]) {
+        if wave.is_empty() {
+            return; // nobody needs waking
+        }
         let first = self.submitted.load();
         assert!(first == self.released.load(Ordering::Relaxed), "one wave at a time");
         assert!(wave.len() <= self.depth(), "a wave fits the ring");
