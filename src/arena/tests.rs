@@ -31,12 +31,12 @@ fn scratch_gives_disjoint_parts_only() {
     let plan = demo();
     let arena = Arena::new(&plan).unwrap();
     let mut scratch = arena.scratch();
-    let [residual, query] = scratch.floats([RegionId::Residual, RegionId::Query]);
+    let [residual, query] = scratch.floats([RegionId::Residual, RegionId::Qkv]);
     residual.fill(1.0);
     query.fill(2.0);
     let [residual] = scratch.floats([RegionId::Residual]);
     assert!(residual.iter().all(|&value| value == 1.0));
-    let same = [RegionId::Query, RegionId::Query];
+    let same = [RegionId::Qkv, RegionId::Qkv];
     let clash = catch_unwind(AssertUnwindSafe(|| scratch.parts(same).len()));
     assert!(clash.is_err(), "overlapping parts are refused");
 }

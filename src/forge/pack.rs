@@ -218,9 +218,11 @@ impl Packer<'_, '_> {
             let parts = layout.layer(layer);
             let tensor = |role| model.layer_tensor(layer, role);
             put(parts.attn_norm, &floats(model, tensor("attn_norm")?)?);
-            put(parts.query, &matrix(model, tensor("attn_q")?, types.resident)?);
-            put(parts.key, &matrix(model, tensor("attn_k")?, types.resident)?);
-            put(parts.value, &matrix(model, tensor("attn_v")?, types.resident)?);
+            let mut qkv = Vec::new();
+            for role in ["attn_q", "attn_k", "attn_v"] {
+                qkv.extend(matrix(model, tensor(role)?, types.resident)?);
+            }
+            put(parts.qkv, &qkv);
             put(parts.output, &matrix(model, tensor("attn_output")?, types.resident)?);
             put(parts.ffn_norm, &floats(model, tensor("ffn_norm")?)?);
             if model.shape.is_routed() {

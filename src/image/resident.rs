@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! down-unit exponents i32[layers] | rope frequencies f64[head_dim / 2]
-//! per layer: attn_norm f32[hidden] | q | k | v | o rows | ffn_norm f32[hidden]
-//!            | router f32[experts * hidden], where there are several experts
+//! per layer: attn_norm f32[hidden] | q, k and v rows as one matrix | o rows
+//!            | ffn_norm f32[hidden] | router f32[experts * hidden], where there are several experts
 //! output_norm f32[hidden] | head rows
 //! ```
 //!
@@ -29,12 +29,8 @@ pub struct Part {
 pub struct LayerParts {
     /// Norm before attention, f32[hidden].
     pub attn_norm: Part,
-    /// Query rows, query_dim of them over hidden.
-    pub query: Part,
-    /// Key rows, kv_dim over hidden.
-    pub key: Part,
-    /// Value rows, kv_dim over hidden.
-    pub value: Part,
+    /// Query rows, key rows, value rows: qkv_dim of them over hidden.
+    pub qkv: Part,
     /// Output rows, hidden over query_dim.
     pub output: Part,
     /// Norm before the feed-forward network, f32[hidden].
@@ -69,9 +65,7 @@ impl Resident {
         let (down_units, at) = part(0, shape.layers * 4);
         let (rope, start) = part(at, shape.head_dim / 2 * 8);
         let (attn_norm, at) = part(start, shape.hidden * 4);
-        let (query, at) = part(at, shape.query_dim() * hidden_row);
-        let (key, at) = part(at, shape.kv_dim() * hidden_row);
-        let (value, at) = part(at, shape.kv_dim() * hidden_row);
+        let (qkv, at) = part(at, shape.qkv_dim() * hidden_row);
         let (output, at) = part(at, shape.hidden * types.resident.row_bytes(shape.query_dim()));
         let (ffn_norm, at) = part(at, shape.hidden * 4);
         let (router, at) = part(at, router_bytes(shape));
@@ -82,7 +76,7 @@ impl Resident {
         Resident {
             down_units,
             rope,
-            first_layer: LayerParts { attn_norm, query, key, value, output, ffn_norm, router },
+            first_layer: LayerParts { attn_norm, qkv, output, ffn_norm, router },
             layer_bytes,
             output_norm,
             head,
@@ -96,9 +90,7 @@ impl Resident {
         let p = &self.first_layer;
         LayerParts {
             attn_norm: shift(p.attn_norm, by),
-            query: shift(p.query, by),
-            key: shift(p.key, by),
-            value: shift(p.value, by),
+            qkv: shift(p.qkv, by),
             output: shift(p.output, by),
             ffn_norm: shift(p.ffn_norm, by),
             router: shift(p.router, by),

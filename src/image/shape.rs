@@ -89,6 +89,11 @@ impl Shape {
         self.kv_heads * self.head_dim
     }
 
+    /// Width of queries, keys and values of a token together.
+    pub const fn qkv_dim(&self) -> u64 {
+        self.query_dim() + 2 * self.kv_dim()
+    }
+
     /// The first field outside the limits of the formats, as (name, largest or divisor, found).
     pub const fn fault(&self) -> Option<(&'static str, u64, u64)> {
         match self.range_fault() {

@@ -18,25 +18,19 @@ impl Model<'_> {
     fn project(&mut self, layer: usize, position: usize) {
         let weights = self.weights.layer(layer);
         let (hidden, head_dim) = (self.shape.hidden as usize, self.shape.head_dim as usize);
-        let (query_dim, kv_dim) = (self.shape.query_dim() as usize, self.shape.kv_dim() as usize);
-        let [input, codes, scales, query, key_value] = self.scratch.parts([
+        let [input, codes, scales, qkv] = self.scratch.parts([
             RegionId::Input,
             RegionId::InputCodes,
             RegionId::InputScales,
-            RegionId::Query,
-            RegionId::KeyValue,
+            RegionId::Qkv,
         ]);
         let x = activation(hidden, input, codes, scales);
-        let query = &mut bytemuck::cast_slice_mut(query)[..query_dim];
-        let key_value: &mut [f32] = bytemuck::cast_slice_mut(key_value);
-        let (key, value) = key_value[..2 * kv_dim].split_at_mut(kv_dim);
-        matvec(self.kernels, &mut self.lead, weights.query, x, query);
-        matvec(self.kernels, &mut self.lead, weights.key, x, key);
-        matvec(self.kernels, &mut self.lead, weights.value, x, value);
+        let qkv = &mut bytemuck::cast_slice_mut(qkv)[..self.shape.qkv_dim() as usize];
+        matvec(self.kernels, &mut self.lead, weights.qkv, x, qkv);
         let turn = &self.rope[position * head_dim..(position + 1) * head_dim];
-        for head in query.chunks_exact_mut(head_dim).chain(key.chunks_exact_mut(head_dim)) {
-            self.kernels.rope(head, turn);
-        }
+        let (turned, value) = qkv.split_at_mut(qkv.len() - self.shape.kv_dim() as usize);
+        turned.chunks_exact_mut(head_dim).for_each(|head| self.kernels.rope(head, turn));
+        let key = &turned[self.shape.query_dim() as usize..];
         self.kv.store(self.kernels, layer, position, key, value);
     }
 
@@ -45,7 +39,7 @@ impl Model<'_> {
         let (head_dim, query_dim) = (self.shape.head_dim as usize, self.shape.query_dim() as usize);
         let group = (self.shape.heads / self.shape.kv_heads) as usize;
         let scale = crate::kernel::math::rsqrt(head_dim as f32);
-        let [query, heads] = self.scratch.floats([RegionId::Query, RegionId::Heads]);
+        let [query, heads] = self.scratch.floats([RegionId::Qkv, RegionId::Heads]);
         let (heads, tail) = heads.split_at_mut(query_dim);
         tail[..padded_len(query_dim as u64) as usize - query_dim].fill(0.0);
         let (kernels, kv) = (self.kernels, &self.kv);

@@ -50,7 +50,7 @@ impl Model<'_> {
         // Of the last layer, later tokens need the keys and values of all, but only the last
         // one's output.
         self.norm_of(last_layer, chunk, Norm::Attention)?;
-        self.keys_and_values_of(last_layer, chunk);
+        self.project_of(last_layer, chunk);
         self.keep_last(chunk);
         let position = position + before.len();
         self.attention(last_layer, position)?;
@@ -59,58 +59,40 @@ impl Model<'_> {
 
     fn attention_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
         self.norm_of(layer, chunk, Norm::Attention)?;
-        self.keys_and_values_of(layer, chunk);
-        self.queries_of(layer, chunk);
+        self.project_of(layer, chunk);
         self.attend_of(layer, chunk);
         self.join_of(layer, chunk)
     }
 
-    /// Keys and values of the chunk go into the cache.
-    fn keys_and_values_of(&mut self, layer: usize, chunk: Chunk) {
+    /// Queries, keys and values of the chunk; keys and values go into the cache.
+    fn project_of(&mut self, layer: usize, chunk: Chunk) {
         let weights = self.weights.layer(layer);
-        let width = self.shape.kv_dim() as usize;
-        let [input, codes, scales, key_value] = self.scratch.parts([
+        let (width, value) = (self.shape.qkv_dim() as usize, self.shape.kv_dim() as usize);
+        let [input, codes, scales, qkv] = self.scratch.parts([
             RegionId::Input,
             RegionId::InputCodes,
             RegionId::InputScales,
-            RegionId::KeyValue,
+            RegionId::Qkv,
         ]);
         let x = batch(self.shape.hidden as usize, chunk.tokens, input, codes, scales);
-        let key_value: &mut [f32] = bytemuck::cast_slice_mut(key_value);
-        let (keys, rest) = key_value.split_at_mut(chunk.tokens * width);
-        let values = &mut rest[..chunk.tokens * width];
-        gemm(self.kernels, &mut self.lead, weights.key, x, keys);
-        gemm(self.kernels, &mut self.lead, weights.value, x, values);
+        let qkv: &mut [f32] = bytemuck::cast_slice_mut(qkv);
+        let qkv = &mut qkv[..chunk.tokens * width];
+        gemm(self.kernels, &mut self.lead, weights.qkv, x, qkv);
         let turns = chunk.turns(self.rope, self.shape.head_dim as usize);
-        turn(self.kernels, &mut self.lead, chunk.tokens, turns, keys);
-        let lines = keys.chunks_exact(width).zip(values.chunks_exact(width));
-        for (position, (key, value)) in (chunk.position..).zip(lines) {
+        turn(self.kernels, &mut self.lead, turns, qkv, (width, width - value));
+        for (position, line) in (chunk.position..).zip(qkv.chunks_exact(width)) {
+            let (key, value) = line[width - 2 * value..].split_at(value);
             self.kv.store(self.kernels, layer, position, key, value);
         }
-    }
-
-    fn queries_of(&mut self, layer: usize, chunk: Chunk) {
-        let weights = self.weights.layer(layer);
-        let [input, codes, scales, query] = self.scratch.parts([
-            RegionId::Input,
-            RegionId::InputCodes,
-            RegionId::InputScales,
-            RegionId::Query,
-        ]);
-        let x = batch(self.shape.hidden as usize, chunk.tokens, input, codes, scales);
-        let query: &mut [f32] = bytemuck::cast_slice_mut(query);
-        let query = &mut query[..chunk.tokens * self.shape.query_dim() as usize];
-        gemm(self.kernels, &mut self.lead, weights.query, x, query);
-        let turns = chunk.turns(self.rope, self.shape.head_dim as usize);
-        turn(self.kernels, &mut self.lead, chunk.tokens, turns, query);
     }
 
     /// Every query head over the cached rows of its key-value head.
     fn attend_of(&mut self, layer: usize, chunk: Chunk) {
         let (head_dim, query_dim) = (self.shape.head_dim as usize, self.shape.query_dim() as usize);
+        let qkv_dim = self.shape.qkv_dim() as usize;
         let group = (self.shape.heads / self.shape.kv_heads) as usize * head_dim;
         let scale = crate::kernel::math::rsqrt(head_dim as f32);
-        let [query, heads] = self.scratch.floats([RegionId::Query, RegionId::Heads]);
+        let [qkv, heads] = self.scratch.floats([RegionId::Qkv, RegionId::Heads]);
         let width = padded_len(query_dim as u64) as usize;
         let sheet = Sheet::new(&mut heads[..chunk.tokens * width], width, (POSITIONS, group));
         let (kernels, kv) = (self.kernels, &self.kv);
@@ -122,8 +104,8 @@ impl Model<'_> {
                     continue;
                 }
                 let rows = kv.view(layer, first / group, chunk.position + token + block.tokens());
-                let query = &query[token * query_dim + first..];
-                kernels.attend_block(query, query_dim, head_dim, rows, scale, &mut block);
+                let query = &qkv[token * qkv_dim + first..];
+                kernels.attend_block(query, qkv_dim, head_dim, rows, scale, &mut block);
             }
         });
     }
@@ -301,13 +283,21 @@ fn gemm(kernels: &Kernels, lead: &mut Lead<'_>, matrix: Matrix<'_>, x: Batch<'_>
     });
 }
 
-/// Rotates every head of every token, `turns` being f32[tokens][head_dim].
-fn turn(kernels: &Kernels, lead: &mut Lead<'_>, tokens: usize, turns: &[f32], heads: &mut [f32]) {
+/// Rotates the heads in the first `turned` of each token's `width` values; `turns` is
+/// f32[tokens][head_dim].
+fn turn(
+    kernels: &Kernels,
+    lead: &mut Lead<'_>,
+    turns: &[f32],
+    lines: &mut [f32],
+    (width, turned): (usize, usize),
+) {
+    let tokens = lines.len() / width;
     let head_dim = turns.len() / tokens;
-    lead.lines([bytemuck::cast_slice_mut(heads)], tokens, &|line, [heads]| {
-        let turn = &turns[line * head_dim..][..head_dim];
-        let heads: &mut [f32] = bytemuck::cast_slice_mut(heads);
-        heads.chunks_exact_mut(head_dim).for_each(|head| kernels.rope(head, turn));
+    lead.lines([bytemuck::cast_slice_mut(lines)], tokens, &|token, [line]| {
+        let turn = &turns[token * head_dim..][..head_dim];
+        let line: &mut [f32] = bytemuck::cast_slice_mut(line);
+        line[..turned].chunks_exact_mut(head_dim).for_each(|head| kernels.rope(head, turn));
     });
 }
 

@@ -19,12 +19,8 @@ pub struct Matrix<'a> {
 pub struct LayerWeights<'a> {
     /// Norm before attention.
     pub attn_norm: &'a [f32],
-    /// query_dim rows over hidden.
-    pub query: Matrix<'a>,
-    /// kv_dim rows over hidden.
-    pub key: Matrix<'a>,
-    /// kv_dim rows over hidden.
-    pub value: Matrix<'a>,
+    /// Query, key and value rows, qkv_dim over hidden.
+    pub qkv: Matrix<'a>,
     /// hidden rows over query_dim.
     pub output: Matrix<'a>,
     /// Norm before the feed-forward network.
@@ -56,9 +52,7 @@ impl<'a> Weights<'a> {
         let (weight, shape) = (self.types.resident, &self.shape);
         LayerWeights {
             attn_norm: self.floats(parts.attn_norm),
-            query: self.matrix(parts.query, weight, shape.hidden),
-            key: self.matrix(parts.key, weight, shape.hidden),
-            value: self.matrix(parts.value, weight, shape.hidden),
+            qkv: self.matrix(parts.qkv, weight, shape.hidden),
             output: self.matrix(parts.output, weight, shape.query_dim()),
             ffn_norm: self.floats(parts.ffn_norm),
             router: self.floats(parts.router),

@@ -39,10 +39,8 @@ pub enum RegionId {
     InputCodes,
     /// The same: scales, one a group, [prefill].
     InputScales,
-    /// Query heads, f32[prefill][query_dim].
-    Query,
-    /// New keys, then new values, f32[prefill][kv_dim] each.
-    KeyValue,
+    /// Query heads, new key heads, new value heads, f32[prefill][qkv_dim].
+    Qkv,
     /// Attention output, f32[prefill][query_dim] padded.
     Heads,
     /// Output of a matrix before it joins the residual, f32[prefill][hidden].
@@ -89,8 +87,7 @@ impl RegionId {
         RegionId::Input,
         RegionId::InputCodes,
         RegionId::InputScales,
-        RegionId::Query,
-        RegionId::KeyValue,
+        RegionId::Qkv,
         RegionId::Heads,
         RegionId::Update,
         RegionId::Accumulators,
@@ -124,8 +121,7 @@ impl RegionId {
             RegionId::Input => "input",
             RegionId::InputCodes => "input_codes",
             RegionId::InputScales => "input_scales",
-            RegionId::Query => "query",
-            RegionId::KeyValue => "key_value",
+            RegionId::Qkv => "qkv",
             RegionId::Heads => "heads",
             RegionId::Update => "update",
             RegionId::Accumulators => "accumulators",
@@ -147,9 +143,7 @@ impl RegionId {
             RegionId::Input | RegionId::InputCodes | RegionId::InputScales => {
                 Life::During(Stage::Attention, Stage::Head)
             }
-            RegionId::Query | RegionId::KeyValue | RegionId::Heads => {
-                Life::During(Stage::Attention, Stage::Attention)
-            }
+            RegionId::Qkv | RegionId::Heads => Life::During(Stage::Attention, Stage::Attention),
             RegionId::Update => Life::During(Stage::Attention, Stage::Ffn),
             RegionId::Accumulators
             | RegionId::Router
