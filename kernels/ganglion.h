@@ -13,6 +13,13 @@
 // A multiplier of the fixed-point sum is an error from here on: 2^27.
 #define MULTIPLIER_LIMIT 134217728.0f
 
+// Memory that will be needed soon, asked for little by little: lines first..last of places of `bytes`
+// bytes each, the lines of one place after those of another.
+typedef struct {
+    const uint8_t *const *places;
+    size_t bytes, first, last;
+} gk_soon;
+
 // x[len] -> codes[32 * groups], scales[groups]; groups is a multiple of 4 and covers len.
 // False if a value is not finite.
 bool gk_quantize_q8_f32_avx2(int8_t *codes, float *scales, size_t groups, const float *x,
@@ -45,24 +52,19 @@ void gk_matvec_f32_f16_f32_neon(float *out, size_t count, const uint8_t *rows, s
 void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
                                   const float *x, size_t len);
 
-// out[i] = rows[i] . x for `count` rows anywhere: the same as matvec. fetch_bytes from each row on
-// are asked for ahead of time.
+// out[i] = rows[i] . x for `count` rows anywhere: the same as matvec.
 void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              size_t fetch_bytes, const int8_t *codes, const float *scales,
-                              size_t groups);
+                              const int8_t *codes, const float *scales, size_t groups);
 void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              size_t fetch_bytes, const int8_t *codes, const float *scales,
-                              size_t groups);
-// gates[i] = the row at first + i * stride . x, ups[i] = the row `up` bytes behind it . x, for
-// `count` records: the same as matvec. fetch_bytes from `next` on are asked for ahead of time.
-void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const uint8_t *next,
-                                size_t fetch_bytes, const int8_t *codes, const float *scales,
-                                size_t groups);
-void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const uint8_t *next,
-                                size_t fetch_bytes, const int8_t *codes, const float *scales,
-                                size_t groups);
+                              const int8_t *codes, const float *scales, size_t groups);
+// gates[i] = the row at records[i] . x, ups[i] = the row `up` bytes behind it . x, for `count`
+// records: the same as matvec.
+void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count,
+                                const uint8_t *const *records, size_t up, const gk_soon *soon,
+                                const int8_t *codes, const float *scales, size_t groups);
+void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count,
+                                const uint8_t *const *records, size_t up, const gk_soon *soon,
+                                const int8_t *codes, const float *scales, size_t groups);
 void gk_rows_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *const *rows,
                                 const float *x, size_t len);
 
@@ -94,13 +96,13 @@ void gk_down_i32_q4_i16_neon(int32_t *low, int32_t *high, const uint8_t *const *
                              const int16_t (*factors)[4], size_t pairs, size_t groups);
 // sums[j] += m * w[j] for `count` columns, m = round_half_even(activations[i] * scale * per_unit).
 // Gives `count`, or the index of the first m that is not below the limit: then the sums of columns
-// before it may be there or not. fetch_bytes from `next` on are asked for ahead of time.
+// before it may be there or not.
 size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    const uint8_t *next, size_t fetch_bytes, size_t groups);
+                                    const gk_soon *soon, size_t groups);
 size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    const uint8_t *next, size_t fetch_bytes, size_t groups);
+                                    const gk_soon *soon, size_t groups);
 // m = round_half_even(x[i] * scales[i] * per_unit) for `count` (up to 256) neurons, split as
 // h * 2^16 + l into low[256] and high[256], zero behind them. any_high: whether an h is not 0.
 // Gives the index of the first m that is not below the limit, or count.

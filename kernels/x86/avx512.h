@@ -24,24 +24,32 @@ INLINE __m512i dot4_all(__m512i sum, __m512i without_sign, const int32_t *with_s
     return sum;
 }
 
-// Memory that will be needed soon: asked for in `steps` equal parts, one by one.
+// What is left of a gk_soon, asked for in steps of `part` lines.
 typedef struct {
-    uintptr_t at;
-    size_t left, part;
+    const uint8_t *const *place;
+    size_t at, bytes, left, part;
 } fetch;
 
-INLINE fetch fetch_in(const void *first, size_t bytes, size_t steps) {
-    size_t part = ((bytes + steps - 1) / steps + 63) & ~(size_t)63;
-    return (fetch){.at = (uintptr_t)first, .left = bytes, .part = part};
+INLINE fetch fetch_in(const gk_soon *soon, size_t steps) {
+    size_t lines = (soon->bytes + 63) / 64, count = soon->last - soon->first;
+    fetch f = {.bytes = soon->bytes, .left = count, .part = (count + steps - 1) / steps};
+    if (count > 0) {
+        f.place = soon->places + soon->first / lines;
+        f.at = soon->first % lines * 64;
+    }
+    return f;
 }
 
 INLINE void fetch_part(fetch *f) {
-    size_t now = f->left < f->part ? f->left : f->part;
-    for (size_t line = 0; line < now; line += 64) {
-        _mm_prefetch((const char *)(f->at + line), _MM_HINT_T0);
+    for (size_t i = f->left < f->part ? f->left : f->part; i > 0; i--) {
+        _mm_prefetch((const char *)*f->place + f->at, _MM_HINT_T0);
+        f->at += 64;
+        f->left--;
+        if (f->at >= f->bytes) {
+            f->at = 0;
+            f->place++;
+        }
     }
-    f->at += now;
-    f->left -= now;
 }
 
 // 16 values of an f16 array.

@@ -168,7 +168,8 @@ INLINE void add_digits(int64_t *sums, const __m512i *acc, int used) {
 
 // The 32 outputs of one group; `row` is its row of the table.
 INLINE void one_group(int64_t *sums, const uint8_t *const *columns, size_t quads,
-                      const factor_table *table, size_t row, size_t at, int used, bool q4) {
+                      const factor_table *table, fetch *ahead, size_t row, size_t at, int used,
+                      bool q4) {
     __m512i low[DIGITS], high[DIGITS];
     UNROLL for (int k = 0; k < used; k++) {
         low[k] = high[k] = _mm512_set1_epi32(table->bias[row][k]);
@@ -179,6 +180,7 @@ INLINE void one_group(int64_t *sums, const uint8_t *const *columns, size_t quads
     }
     for (size_t quad = 0; quad < quads; quad++) {
         const int32_t *factors = table->rows[quad][row];
+        fetch_part(ahead);
         __m512i w = gather_quad(columns + 4 * quad, at), w_low, w_high;
         if (q4) {
             w_low = _mm512_and_si512(w, _mm512_set1_epi8(15));
@@ -207,9 +209,9 @@ INLINE void all_groups(int64_t *sums, const uint8_t *const *columns, size_t quad
                        const factor_table *table, fetch *ahead, size_t first, size_t count,
                        int used, bool q4) {
     for (size_t group = 0; group < count; group++) {
-        fetch_part(ahead);
         size_t at = (first + group) * (q4 ? GROUP / 2 : GROUP);
-        one_group(sums + group * GROUP, columns, quads, table, q4 ? row_of(group) : 0, at, used, q4);
+        one_group(sums + group * GROUP, columns, quads, table, ahead, q4 ? row_of(group) : 0, at, used,
+                  q4);
     }
 }
 
@@ -225,9 +227,8 @@ INLINE void pass(int64_t *sums, const uint8_t *const *columns, size_t quads,
 }
 
 INLINE size_t down(int64_t *sums, const uint8_t *const *columns, const float *activations,
-                   float per_unit, size_t count, const uint8_t *next, size_t fetch_bytes,
-                   size_t groups, bool q4) {
-    fetch ahead = fetch_in(next, fetch_bytes, (count + COLUMNS - 1) / COLUMNS * groups + 1);
+                   float per_unit, size_t count, const gk_soon *soon, size_t groups, bool q4) {
+    fetch ahead = fetch_in(soon, (count + 3) / 4 * groups + 1);
     const uint8_t *padded[COLUMNS];
     int32_t m[COLUMNS] __attribute__((aligned(64)));
     factor_table table;
@@ -261,12 +262,12 @@ INLINE size_t down(int64_t *sums, const uint8_t *const *columns, const float *ac
 
 size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    const uint8_t *next, size_t fetch_bytes, size_t groups) {
-    return down(sums, columns, activations, per_unit, count, next, fetch_bytes, groups, false);
+                                    const gk_soon *soon, size_t groups) {
+    return down(sums, columns, activations, per_unit, count, soon, groups, false);
 }
 
 size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
-                                    const uint8_t *next, size_t fetch_bytes, size_t groups) {
-    return down(sums, columns, activations, per_unit, count, next, fetch_bytes, groups, true);
+                                    const gk_soon *soon, size_t groups) {
+    return down(sums, columns, activations, per_unit, count, soon, groups, true);
 }

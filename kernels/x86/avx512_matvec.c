@@ -91,23 +91,31 @@ INLINE void narrow_band(__m512 *partials, int code_bytes, const uint8_t *const *
     }
 }
 
-INLINE void fetch_parts(fetch *ahead, size_t streams) {
-    UNROLL for (size_t i = 0; i < streams; i++) {
-        fetch_part(ahead + i);
+// Asks for `bytes` at `at` of each of four rows, or, where there are none, for the next part of what
+// is needed soon.
+INLINE void fetch_band(const uint8_t *const *next, fetch *ahead, size_t at, size_t bytes) {
+    if (next == NULL) {
+        fetch_part(ahead);
+        return;
+    }
+    for (size_t line = 0; line < bytes; line += 64) {
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            _mm_prefetch((const char *)next[r] + at + line, _MM_HINT_T0);
+        }
     }
 }
 
 // Partial sums of `count` rows; `code_bytes` a group is 32 for q8 and 16 for q4.
 INLINE void quantized_rows(__m512 *partials, int count, int code_bytes, const uint8_t *const *rows,
-                           fetch *ahead, size_t streams, const int8_t *codes, const float *scales,
-                           size_t groups) {
+                           const uint8_t *const *next, fetch *ahead, const int8_t *codes,
+                           const float *scales, size_t groups) {
     const size_t group_bytes = (size_t)code_bytes + 2;
     UNROLL for (int r = 0; r < count; r++) {
         partials[r] = _mm512_setzero_ps();
     }
     size_t group = 0;
     for (; group + LANES <= groups; group += LANES) {
-        fetch_parts(ahead, streams);
+        fetch_band(next, ahead, group * group_bytes, LANES * group_bytes);
         band(partials, count, code_bytes, rows, group * group_bytes, codes + group * GROUP,
              scales + group, LANES);
     }
@@ -115,7 +123,7 @@ INLINE void quantized_rows(__m512 *partials, int count, int code_bytes, const ui
     codes += group * GROUP;
     scales += group;
     if (left > 0) {
-        fetch_parts(ahead, streams);
+        fetch_band(next, ahead, at, left * group_bytes);
     }
     if (left == 4 && count == ROWS) {
         narrow_band(partials, code_bytes, rows, at, codes, scales);
@@ -131,11 +139,8 @@ typedef struct {
     place kind;
     const uint8_t *const *list;
     const uint8_t *first;
-    // Bytes from one row, or record, to the next, and from a gate row to its up row.
+    // Bytes from one row of a block to the next, and from a record's gate row to its up row.
     size_t stride, up;
-    // Bytes to ask for ahead of time: of each row; of records, from `next` on.
-    size_t fetch_bytes;
-    const uint8_t *next;
 } source;
 
 INLINE const uint8_t *row_at(const source *s, size_t i) {
@@ -143,7 +148,7 @@ INLINE const uint8_t *row_at(const source *s, size_t i) {
     case LIST:
         return s->list[i];
     case RECORDS:
-        return s->first + i / 2 * s->stride + i % 2 * s->up;
+        return s->list[i / 2] + i % 2 * s->up;
     default:
         return s->first + i * s->stride;
     }
@@ -151,34 +156,30 @@ INLINE const uint8_t *row_at(const source *s, size_t i) {
 
 // The rows that lie AHEAD_BYTES behind row i and the three after it. Of a block they may be behind
 // the last one: asking for memory reads nothing, and often more rows follow there.
-INLINE void fetch_rows(fetch *ahead, const source *s, size_t i, size_t count, size_t bands) {
-    size_t behind = i + ROWS * (1 + AHEAD_BYTES / (ROWS * s->fetch_bytes + 1));
+INLINE void rows_ahead(const uint8_t **next, const source *s, size_t i, size_t count,
+                       size_t row_bytes) {
+    size_t behind = i + ROWS * (1 + AHEAD_BYTES / (ROWS * row_bytes + 1));
     UNROLL for (size_t r = 0; r < ROWS; r++) {
-        const uint8_t *row = s->kind == LIST ? s->list[behind + r < count ? behind + r : i]
-                                             : s->first + (behind + r) * s->stride;
-        ahead[r] = fetch_in(row, s->fetch_bytes, bands);
+        next[r] = s->kind == LIST ? s->list[behind + r < count ? behind + r : i]
+                                  : s->first + (behind + r) * s->stride;
     }
 }
 
 // out[i] = row i . x; of records, the gate's into `out` and the up's into `ups`.
-INLINE void quantized(float *out, float *ups, const source *s, size_t count, int code_bytes,
-                      const int8_t *codes, const float *scales, size_t groups) {
-    size_t i = 0, bands = (groups + LANES - 1) / LANES;
+INLINE void quantized(float *out, float *ups, const source *s, size_t count, fetch *ahead,
+                      int code_bytes, const int8_t *codes, const float *scales, size_t groups) {
+    size_t i = 0, row_bytes = groups * ((size_t)code_bytes + 2);
     __m512 partials[ROWS];
-    fetch ahead[ROWS];
-    if (s->kind == RECORDS && count >= ROWS) {
-        ahead[0] = fetch_in(s->next, s->fetch_bytes, count / ROWS * bands);
-    }
     for (; i + ROWS <= count; i += ROWS) {
-        const uint8_t *rows[ROWS];
+        const uint8_t *rows[ROWS], *next[ROWS];
         UNROLL for (size_t r = 0; r < ROWS; r++) {
             rows[r] = row_at(s, i + r);
         }
         if (s->kind != RECORDS) {
-            fetch_rows(ahead, s, i, count, bands);
+            rows_ahead(next, s, i, count, row_bytes);
         }
-        size_t streams = s->kind == RECORDS ? 1 : ROWS;
-        quantized_rows(partials, ROWS, code_bytes, rows, ahead, streams, codes, scales, groups);
+        quantized_rows(partials, ROWS, code_bytes, rows, s->kind == RECORDS ? NULL : next, ahead,
+                       codes, scales, groups);
         __m128 sums = tree4(partials);
         if (s->kind == RECORDS) {
             __m128 split = _mm_permute_ps(sums, 0xd8); // gates, then ups
@@ -190,19 +191,19 @@ INLINE void quantized(float *out, float *ups, const source *s, size_t count, int
     }
     for (; i < count; i++) {
         const uint8_t *row = row_at(s, i);
-        quantized_rows(partials, 1, code_bytes, &row, ahead, 0, codes, scales, groups);
+        quantized_rows(partials, 1, code_bytes, &row, NULL, ahead, codes, scales, groups);
         *(s->kind != RECORDS ? out + i : i % 2 == 0 ? out + i / 2 : ups + i / 2) =
             tree(partials[0]);
     }
 }
 
+static const gk_soon nothing = {0};
+
 INLINE void block(float *out, size_t count, int code_bytes, const uint8_t *rows, size_t stride,
                   const int8_t *codes, const float *scales, size_t groups) {
-    source s = {.kind = BLOCK,
-                .first = rows,
-                .stride = stride,
-                .fetch_bytes = groups * ((size_t)code_bytes + 2)};
-    quantized(out, NULL, &s, count, code_bytes, codes, scales, groups);
+    source s = {.kind = BLOCK, .first = rows, .stride = stride};
+    fetch none = fetch_in(&nothing, 1);
+    quantized(out, NULL, &s, count, &none, code_bytes, codes, scales, groups);
 }
 
 void gk_matvec_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *rows, size_t stride,
@@ -215,44 +216,42 @@ void gk_matvec_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *rows, s
     block(out, count, GROUP / 2, rows, stride, codes, scales, groups);
 }
 
+INLINE void listed(float *out, size_t count, int code_bytes, const uint8_t *const *rows,
+                   const int8_t *codes, const float *scales, size_t groups) {
+    source s = {.kind = LIST, .list = rows};
+    fetch none = fetch_in(&nothing, 1);
+    quantized(out, NULL, &s, count, &none, code_bytes, codes, scales, groups);
+}
+
 void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              size_t fetch_bytes, const int8_t *codes, const float *scales,
-                              size_t groups) {
-    source s = {.kind = LIST, .list = rows, .fetch_bytes = fetch_bytes};
-    quantized(out, NULL, &s, count, GROUP, codes, scales, groups);
+                              const int8_t *codes, const float *scales, size_t groups) {
+    listed(out, count, GROUP, rows, codes, scales, groups);
 }
 
 void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
-                              size_t fetch_bytes, const int8_t *codes, const float *scales,
-                              size_t groups) {
-    source s = {.kind = LIST, .list = rows, .fetch_bytes = fetch_bytes};
-    quantized(out, NULL, &s, count, GROUP / 2, codes, scales, groups);
+                              const int8_t *codes, const float *scales, size_t groups) {
+    listed(out, count, GROUP / 2, rows, codes, scales, groups);
 }
 
-INLINE void records(float *gates, float *ups, size_t count, int code_bytes, const uint8_t *first,
-                    size_t stride, size_t up, const uint8_t *next, size_t fetch_bytes,
-                    const int8_t *codes, const float *scales, size_t groups) {
-    source s = {.kind = RECORDS,
-                .first = first,
-                .stride = stride,
-                .up = up,
-                .fetch_bytes = fetch_bytes,
-                .next = next};
-    quantized(gates, ups, &s, 2 * count, code_bytes, codes, scales, groups);
+INLINE void gateup(float *gates, float *ups, size_t count, int code_bytes,
+                   const uint8_t *const *records, size_t up, const gk_soon *soon,
+                   const int8_t *codes, const float *scales, size_t groups) {
+    source s = {.kind = RECORDS, .list = records, .up = up};
+    size_t steps = (count + 1) / 2 * ((groups + LANES - 1) / LANES);
+    fetch ahead = fetch_in(soon, steps);
+    quantized(gates, ups, &s, 2 * count, &ahead, code_bytes, codes, scales, groups);
 }
 
-void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const uint8_t *next,
-                                size_t fetch_bytes, const int8_t *codes, const float *scales,
-                                size_t groups) {
-    records(gates, ups, count, GROUP, first, stride, up, next, fetch_bytes, codes, scales, groups);
+void gk_gateup_f32_q8_q8_avx512(float *gates, float *ups, size_t count,
+                                const uint8_t *const *records, size_t up, const gk_soon *soon,
+                                const int8_t *codes, const float *scales, size_t groups) {
+    gateup(gates, ups, count, GROUP, records, up, soon, codes, scales, groups);
 }
 
-void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count, const uint8_t *first,
-                                size_t stride, size_t up, const uint8_t *next,
-                                size_t fetch_bytes, const int8_t *codes, const float *scales,
-                                size_t groups) {
-    records(gates, ups, count, GROUP / 2, first, stride, up, next, fetch_bytes, codes, scales, groups);
+void gk_gateup_f32_q4_q8_avx512(float *gates, float *ups, size_t count,
+                                const uint8_t *const *records, size_t up, const gk_soon *soon,
+                                const int8_t *codes, const float *scales, size_t groups) {
+    gateup(gates, ups, count, GROUP / 2, records, up, soon, codes, scales, groups);
 }
 
 INLINE void f16_rows(float *out, int count, const uint8_t *const *rows,

@@ -3,16 +3,17 @@
 use super::records::{Records, Shelf};
 use super::{CLUSTER, Chosen, ClusterError, Fired, Input, Observer};
 use crate::image::{ActivationFn, Record};
-use crate::kernel::{Accumulator, DownItem, Kernels, accumulator_len};
+use crate::kernel::{Accumulator, DownItem, Kernels, Soon, accumulator_len};
 use crate::plan::THREADS_MAX;
 use crate::storage::Landed;
 use crate::sys::Claims;
 
 /// Active neurons a worker gathers before it adds their columns.
 const BATCH: usize = CLUSTER as usize;
-/// Bytes of records that a pass takes where every neuron counts: twice as much, what comes next
-/// included, fits a first-level cache of 48 KiB.
-const NEAR_BYTES: usize = 20 << 10;
+/// Bytes of records that a pass takes where every neuron counts: about a first-level cache.
+const NEAR_BYTES: usize = 40 << 10;
+/// Most records of such a pass.
+const FEW: usize = 16;
 
 /// One thread's sums.
 pub struct Worker<'s> {
@@ -99,7 +100,7 @@ impl<'t> Task<'t> {
         while let Some(claim) = claims.take(member) {
             let chosen = self.input.chosen[claim / clusters];
             if chosen.expert() != pending.expert {
-                self.add(worker, &mut pending, &[])?;
+                self.add(worker, &mut pending, Soon::NOTHING)?;
                 pending.expert = chosen.expert();
             }
             let first = (claim % clusters) as u32 * CLUSTER;
@@ -109,7 +110,7 @@ impl<'t> Task<'t> {
                 self.records(worker, &mut pending, chosen, run)?;
             }
         }
-        self.add(worker, &mut pending, &[])
+        self.add(worker, &mut pending, Soon::NOTHING)
     }
 
     /// The neurons of a read that have no slot.
@@ -121,7 +122,7 @@ impl<'t> Task<'t> {
         for run in self.shelf.landed(landed) {
             self.records(worker, &mut pending, chosen, run)?;
         }
-        self.add(worker, &mut pending, &[])
+        self.add(worker, &mut pending, Soon::NOTHING)
     }
 
     /// Gate, up and down of a run of records.
@@ -154,14 +155,12 @@ impl<'t> Task<'t> {
         let is_open = |gate: f32| gate > 0.0 || gate.is_nan();
         let open = || gates.iter().enumerate().filter(|(_, gate)| is_open(**gate));
         let rows: heapless::Vec<&[u8], BATCH> = open().map(|(index, _)| run.up(index)).collect();
-        // The down column follows the up row.
-        let fetch_bytes = (dims.record.row_bytes + dims.record.column_bytes) as usize;
         let ups = &mut ups[..rows.len()];
-        self.kernels.rows(dims.weight, &rows, fetch_bytes, x, ups);
+        self.kernels.rows(dims.weight, &rows, x, ups);
         for ((index, gate), &up) in open().zip(&*ups) {
             let activation = gate * if up <= 0.0 { 0.0 } else { up };
             if pending.items.is_full() {
-                self.add(worker, pending, &[])?;
+                self.add(worker, pending, Soon::NOTHING)?;
             }
             self.push(pending, chosen, &run, (index, *gate, activation));
         }
@@ -178,14 +177,16 @@ impl<'t> Task<'t> {
         run: Records<'b>,
     ) -> Result<(), ClusterError> {
         let (weight, x) = (self.shelf.dims.weight, self.input.x);
-        let few = (NEAR_BYTES / run.stride()).clamp(2, BATCH);
+        let few = (NEAR_BYTES / run.stride() / 8 * 8).clamp(8, FEW);
         for first in (0..run.count).step_by(few) {
             let part = run.part(first, few.min(run.count - first));
-            let (soon, later) = part.behind(part.count);
-            let (mut gates, mut ups) = ([0.0; BATCH], [0.0; BATCH]);
+            let records = part.list::<FEW>(0..part.count);
+            let next = part.list::<FEW>(part.count..part.count + few);
+            let (soon, later) = Soon::in_two(&next, part.stride());
+            let (mut gates, mut ups) = ([0.0; FEW], [0.0; FEW]);
             let (gates, ups) = (&mut gates[..part.count], &mut ups[..part.count]);
-            self.kernels.gate_up(weight, part.gate_ups(), soon, x, gates, ups);
-            let mut activations = [0.0; BATCH];
+            self.kernels.gate_up(weight, &records, part.up_offset(), soon, x, gates, ups);
+            let mut activations = [0.0; FEW];
             let activations = &mut activations[..part.count];
             activations.copy_from_slice(gates);
             self.kernels.silu(activations, ups);
@@ -217,16 +218,16 @@ impl<'t> Task<'t> {
         }
     }
 
-    /// Adds what is pending, while `next` comes in.
+    /// Adds what is pending.
     fn add(
         &self,
         worker: &mut Worker<'_>,
         pending: &mut Pending<'_>,
-        next: &[u8],
+        soon: Soon<'_>,
     ) -> Result<(), ClusterError> {
         let (weight, unit) = (self.shelf.dims.weight, self.input.unit_exponent);
         let (layer, expert) = (self.input.layer, pending.expert);
-        let done = self.kernels.accumulate(weight, unit, &pending.items, next, &mut worker.sums);
+        let done = self.kernels.accumulate(weight, unit, &pending.items, soon, &mut worker.sums);
         pending.items.clear();
         done.map_err(|_| ClusterError::Overflow { layer, expert })
     }

@@ -4,7 +4,6 @@
 
 use super::{CLUSTER, Dimensions};
 use crate::cache::Cache;
-use crate::kernel::GateUpRows;
 use crate::storage::{Landed, Larder};
 use core::ops::Range;
 
@@ -54,18 +53,16 @@ impl<'b> Records<'b> {
         self.spread.stride
     }
 
-    /// Gate and up rows.
-    pub fn gate_ups(&self) -> GateUpRows<'b> {
-        GateUpRows { first: self.bytes, stride: self.spread.stride, up: self.spread.up }
+    /// Bytes from a gate row to its up row.
+    pub fn up_offset(&self) -> usize {
+        self.spread.up
     }
 
-    /// What `count` more records would take, as far as memory goes: what the gates' and ups' pass
-    /// should fetch, and what the down columns' should.
-    pub fn behind(&self, count: usize) -> (&'b [u8], &'b [u8]) {
-        let rest = &self.bytes[(self.count * self.stride()).min(self.bytes.len())..];
-        let next = &rest[..rest.len().min(count * self.stride())];
-        // Measured: the first pass waits for memory more.
-        next.split_at(next.len() * 2 / 5)
+    /// The records of `range`, each from its gate row on. Behind the run, what follows it in memory
+    /// as if it went on, as far as memory goes.
+    pub fn list<const N: usize>(&self, range: Range<usize>) -> heapless::Vec<&'b [u8], N> {
+        let known = self.bytes.len().div_ceil(self.stride());
+        (range.start..range.end.min(known)).map(|i| &self.bytes[i * self.stride()..]).collect()
     }
 
     /// The gate rows.

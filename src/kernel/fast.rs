@@ -5,10 +5,10 @@
 
 use super::accumulator::{Accumulator, DownItem, Overflow, accumulator_len, multiplier, split};
 use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
-use super::ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
+use super::ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, SoonLines, Sums};
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
-use super::{Activation, Batch, Columns, DownBatch, GateUpRows, KvView};
+use super::{Activation, Batch, Columns, DownBatch, KvView, PLACES_MAX, Soon};
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 
 /// Columns that one call of a down kernel adds.
@@ -48,7 +48,6 @@ pub(super) unsafe fn rows(
     c: &Lists,
     ty: WeightType,
     rows: &[&[u8]],
-    fetch_bytes: usize,
     x: Activation<'_>,
     out: &mut [f32],
 ) {
@@ -62,18 +61,33 @@ pub(super) unsafe fn rows(
         unsafe {
             match ty {
                 WeightType::F16 => (c.f16)(out, count, list, x.values.as_ptr(), len),
-                WeightType::Q8 => (c.q8)(out, count, list, fetch_bytes, codes, scales, groups),
-                WeightType::Q4 => (c.q4)(out, count, list, fetch_bytes, codes, scales, groups),
+                WeightType::Q8 => (c.q8)(out, count, list, codes, scales, groups),
+                WeightType::Q4 => (c.q4)(out, count, list, codes, scales, groups),
             }
         }
     }
 }
 
+/// Where slices start.
+fn starts(slices: &[&[u8]]) -> [*const u8; PLACES_MAX] {
+    let mut starts = [core::ptr::null(); PLACES_MAX];
+    starts.iter_mut().zip(slices).for_each(|(start, slice)| *start = slice.as_ptr());
+    starts
+}
+
+/// What a kernel asks for; `places` are the starts of `soon`'s.
+fn lines(soon: Soon<'_>, places: &[*const u8; PLACES_MAX]) -> SoonLines {
+    let Soon { bytes, first, last, .. } = soon;
+    SoonLines { places: places.as_ptr(), bytes, first, last }
+}
+
+#[allow(clippy::too_many_arguments)] // as its caller
 pub(super) unsafe fn gate_up(
     c: &GateUps,
     ty: WeightType,
-    rows: GateUpRows<'_>,
-    next: &[u8],
+    records: &[&[u8]],
+    up: usize,
+    soon: Soon<'_>,
     x: Activation<'_>,
     gates: &mut [f32],
     ups: &mut [f32],
@@ -81,10 +95,10 @@ pub(super) unsafe fn gate_up(
     let (codes, scales, groups) = (x.codes.as_ptr(), x.scales.as_ptr(), x.scales.len());
     let (count, gates, ups) = (gates.len(), gates.as_mut_ptr(), ups.as_mut_ptr());
     let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
-    let GateUpRows { first, stride, up } = rows;
-    let (first, next, bytes) = (first.as_ptr(), next.as_ptr(), next.len());
+    let (records, places) = (starts(records), starts(soon.places));
+    let soon = lines(soon, &places);
     // SAFETY: both rows of each of the `count` records are as long as type and activation say.
-    unsafe { kernel(gates, ups, count, first, stride, up, next, bytes, codes, scales, groups) }
+    unsafe { kernel(gates, ups, count, records.as_ptr(), up, &soon, codes, scales, groups) }
 }
 
 pub(super) unsafe fn silu(c: &Gates, gate: &mut [f32], up: &[f32]) {
@@ -144,14 +158,15 @@ pub(super) unsafe fn accumulate_wide(
     ty: WeightType,
     unit_exponent: i32,
     items: &[DownItem<'_>],
-    next: &[u8],
+    soon: Soon<'_>,
     sums: &mut Accumulator<'_>,
 ) -> Result<(), Overflow> {
     let (per_unit, groups) = (power_of_two(-unit_exponent), sums.wide.len() / GROUP as usize);
     let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
+    let places = starts(soon.places);
     for (index, items) in items.chunks(WIDE_ITEMS).enumerate() {
-        let (next, bytes) =
-            if index == 0 { (next.as_ptr(), next.len()) } else { (core::ptr::null(), 0) };
+        // Asked for once.
+        let soon = lines(if index == 0 { soon } else { Soon::NOTHING }, &places);
         let mut columns = [core::ptr::null(); WIDE_ITEMS];
         let mut activations = [0.0; WIDE_ITEMS];
         for ((column, activation), item) in columns.iter_mut().zip(&mut activations).zip(items) {
@@ -159,7 +174,7 @@ pub(super) unsafe fn accumulate_wide(
         }
         let (to, columns, x) = (sums.wide.as_mut_ptr(), columns.as_ptr(), activations.as_ptr());
         // SAFETY: all columns hold the groups of the accumulator's rows.
-        let good = unsafe { kernel(to, columns, x, per_unit, items.len(), next, bytes, groups) };
+        let good = unsafe { kernel(to, columns, x, per_unit, items.len(), &soon, groups) };
         if good < items.len() {
             return Err(Overflow { item: index * WIDE_ITEMS + good });
         }

@@ -3,6 +3,15 @@
 //! `kernels/ganglion.h` says what each reads and writes. [`Bodies`] holds one function of each
 //! signature: what an instruction set's table is made of. [`super::fast`] calls them.
 
+/// `gk_soon`: lines `first..last` of places of `bytes` each.
+#[repr(C)]
+pub struct SoonLines {
+    pub places: *const *const u8,
+    pub bytes: usize,
+    pub first: usize,
+    pub last: usize,
+}
+
 macro_rules! kernels {
     ($(#[$about:meta])* $set:ident:
      $($(#[$doc:meta])* $field:ident $arguments:tt -> $result:ty: $(fn $name:ident),*;)*) => {
@@ -86,12 +95,12 @@ kernels! {
     /// Rows that lie anywhere times an activation.
     Lists:
     /// q8 rows of a list.
-    q8(out: *mut f32, count: usize, rows: *const *const u8, fetch_bytes: usize,
-       codes: *const i8, scales: *const f32, groups: usize) -> ():
+    q8(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
+       scales: *const f32, groups: usize) -> ():
         fn gk_rows_f32_q8_q8_avx512;
     /// q4 rows of a list.
-    q4(out: *mut f32, count: usize, rows: *const *const u8, fetch_bytes: usize,
-       codes: *const i8, scales: *const f32, groups: usize) -> ():
+    q4(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
+       scales: *const f32, groups: usize) -> ():
         fn gk_rows_f32_q4_q8_avx512;
     /// f16 rows of a list.
     f16(out: *mut f32, count: usize, rows: *const *const u8, x: *const f32,
@@ -103,14 +112,12 @@ kernels! {
     /// Gate and up rows of records in one pass.
     GateUps:
     /// q8 rows.
-    q8(gates: *mut f32, ups: *mut f32, count: usize, first: *const u8, stride: usize, up: usize,
-       next: *const u8, fetch_bytes: usize, codes: *const i8, scales: *const f32,
-       groups: usize) -> ():
+    q8(gates: *mut f32, ups: *mut f32, count: usize, records: *const *const u8, up: usize,
+       soon: *const SoonLines, codes: *const i8, scales: *const f32, groups: usize) -> ():
         fn gk_gateup_f32_q8_q8_avx512;
     /// q4 rows.
-    q4(gates: *mut f32, ups: *mut f32, count: usize, first: *const u8, stride: usize, up: usize,
-       next: *const u8, fetch_bytes: usize, codes: *const i8, scales: *const f32,
-       groups: usize) -> ():
+    q4(gates: *mut f32, ups: *mut f32, count: usize, records: *const *const u8, up: usize,
+       soon: *const SoonLines, codes: *const i8, scales: *const f32, groups: usize) -> ():
         fn gk_gateup_f32_q4_q8_avx512;
 }
 
@@ -119,11 +126,11 @@ kernels! {
     Sums:
     /// q8 columns.
     q8(sums: *mut i64, columns: *const *const u8, activations: *const f32, per_unit: f32,
-       count: usize, next: *const u8, fetch_bytes: usize, groups: usize) -> usize:
+       count: usize, soon: *const SoonLines, groups: usize) -> usize:
         fn gk_columns_i64_q8_f32_avx512;
     /// q4 columns.
     q4(sums: *mut i64, columns: *const *const u8, activations: *const f32, per_unit: f32,
-       count: usize, next: *const u8, fetch_bytes: usize, groups: usize) -> usize:
+       count: usize, soon: *const SoonLines, groups: usize) -> usize:
         fn gk_columns_i64_q4_f32_avx512;
 }
 

@@ -58,16 +58,37 @@ impl<'a> Activation<'a> {
     }
 }
 
-/// Gate and up rows of records.
+/// Memory that will be needed soon: a kernel asks for it little by little while it computes.
 #[derive(Clone, Copy, Debug)]
-pub struct GateUpRows<'a> {
-    /// From the first gate row on.
-    pub first: &'a [u8],
-    /// Bytes from one record to the next.
-    pub stride: usize,
-    /// Bytes from a gate row to its up row.
-    pub up: usize,
+pub struct Soon<'a> {
+    places: &'a [&'a [u8]],
+    bytes: usize,
+    first: usize,
+    last: usize,
 }
+
+impl<'a> Soon<'a> {
+    /// Nothing.
+    pub const NOTHING: Soon<'static> = Soon { places: &[], bytes: 0, first: 0, last: 0 };
+
+    /// The first `bytes` of each of `places`, in two parts: what the gates' and ups' pass over as
+    /// many records should ask for, and what the down columns' should.
+    pub fn in_two(places: &'a [&'a [u8]], bytes: usize) -> (Soon<'a>, Soon<'a>) {
+        assert!(places.len() <= PLACES_MAX);
+        let last = places.len() * bytes.div_ceil(LINE_BYTES);
+        // Measured: the first pass waits for memory more.
+        let middle = last * 2 / 5;
+        (
+            Soon { places, bytes, first: 0, last: middle },
+            Soon { places, bytes, first: middle, last },
+        )
+    }
+}
+
+/// Most places of a [`Soon`], and records of a pass of [`Kernels::gate_up`].
+pub const PLACES_MAX: usize = 64;
+/// Bytes that a request for memory brings.
+const LINE_BYTES: usize = 64;
 
 /// Cached keys and values of one head: `[n][head_dim]` each, row after row.
 #[derive(Clone, Copy, Debug)]
@@ -248,44 +269,42 @@ impl Kernels {
         }
     }
 
-    /// Gates and ups of `gates.len()` records. Same bits as [`Kernels::matvec`]. `next` will be
-    /// needed soon.
+    /// Gates and ups of `records`, at most [`PLACES_MAX`]: each starts with its gate row, `up` bytes
+    /// behind it is its up row. Same bits as [`Kernels::dot`].
+    #[allow(clippy::too_many_arguments)] // records, what they are, what follows, two results
     pub fn gate_up(
         &self,
         ty: WeightType,
-        rows: GateUpRows<'_>,
-        next: &[u8],
+        records: &[&[u8]],
+        up: usize,
+        soon: Soon<'_>,
         x: Activation<'_>,
         gates: &mut [f32],
         ups: &mut [f32],
     ) {
-        assert!(gates.len() == ups.len());
-        let Some(last) = gates.len().checked_sub(1) else { return };
+        assert!(gates.len() == records.len() && ups.len() == records.len());
+        assert!(records.len() <= PLACES_MAX);
+        if records.is_empty() {
+            return;
+        }
         let row_bytes = ty.row_bytes(x.len as u64) as usize;
-        let GateUpRows { first, stride, up } = rows;
-        assert!(row_bytes <= stride && first.len() >= last * stride + up + row_bytes);
+        assert!(records.iter().all(|record| record.len() >= up + row_bytes));
         match &self.gate_ups {
             // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
             Some(kernels) if ty != WeightType::F16 && !x.codes.is_empty() => unsafe {
-                fast::gate_up(kernels, ty, rows, next, x, gates, ups);
+                fast::gate_up(kernels, ty, records, up, soon, x, gates, ups);
             },
             _ => {
-                self.matvec(ty, first, stride, x, gates);
-                self.matvec(ty, &first[up..], stride, x, ups);
+                for ((record, gate), up_value) in records.iter().zip(gates).zip(ups) {
+                    *gate = self.dot(ty, &record[..row_bytes], x);
+                    *up_value = self.dot(ty, &record[up..up + row_bytes], x);
+                }
             }
         }
     }
 
     /// `out[i] = rows[i] . x`, for rows that lie anywhere; each holds `ty.row_bytes(x.len())`.
-    /// `fetch_bytes` is how much from each row on will be needed soon.
-    pub fn rows(
-        &self,
-        ty: WeightType,
-        rows: &[&[u8]],
-        fetch_bytes: usize,
-        x: Activation<'_>,
-        out: &mut [f32],
-    ) {
+    pub fn rows(&self, ty: WeightType, rows: &[&[u8]], x: Activation<'_>, out: &mut [f32]) {
         assert!(rows.len() == out.len());
         let row_bytes = ty.row_bytes(x.len as u64) as usize;
         assert!(rows.iter().all(|row| row.len() >= row_bytes));
@@ -293,7 +312,7 @@ impl Kernels {
         assert!(has > 0);
         match &self.lists {
             // SAFETY: lengths are checked above and in `Activation::new`; the CPU has this table.
-            Some(lists) => unsafe { fast::rows(lists, ty, rows, fetch_bytes, x, out) },
+            Some(lists) => unsafe { fast::rows(lists, ty, rows, x, out) },
             None => {
                 for (row, out) in rows.iter().zip(out) {
                     *out = self.dot(ty, row, x);
@@ -346,7 +365,7 @@ impl Kernels {
     }
 
     /// Adds each item's activation times its down column to `sums`, in units of
-    /// 2^`unit_exponent` (-60..=0). `next` will be needed soon.
+    /// 2^`unit_exponent` (-60..=0).
     ///
     /// After an error the sums are not usable until they are cleared.
     pub fn accumulate(
@@ -354,7 +373,7 @@ impl Kernels {
         ty: WeightType,
         unit_exponent: i32,
         items: &[DownItem<'_>],
-        next: &[u8],
+        soon: Soon<'_>,
         sums: &mut Accumulator<'_>,
     ) -> Result<(), Overflow> {
         assert!(UNIT_EXPONENTS.contains(&unit_exponent));
@@ -363,7 +382,7 @@ impl Kernels {
         match (&self.bodies, &self.sums) {
             // SAFETY: lengths are checked above and in `Accumulator::new`; the CPU has this table.
             (_, Some(kernels)) if ty != WeightType::F16 => unsafe {
-                fast::accumulate_wide(kernels, ty, unit_exponent, items, next, sums)
+                fast::accumulate_wide(kernels, ty, unit_exponent, items, soon, sums)
             },
             // SAFETY: as above.
             (Some(bodies), _) => unsafe {
@@ -433,7 +452,7 @@ impl Kernels {
                     .zip(activations)
                     .map(|(&column, &activation)| DownItem { activation, column })
                     .collect();
-                self.accumulate(ty, unit_exponent, &items, &[], &mut sums)
+                self.accumulate(ty, unit_exponent, &items, Soon::NOTHING, &mut sums)
                     .map_err(|overflow| Overflow { item: index * ITEMS + overflow.item })?;
             }
             sums.flush();

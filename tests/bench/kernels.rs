@@ -9,14 +9,18 @@ use common::{DRAM_BYTES, median, pages, share, time, weights};
 use ganglion::image::geometry::{WeightType, padded_groups, padded_len};
 use ganglion::kernel::{
     Accumulator, Activation, Batch, Columns, DownBatch, DownItem, Isa, Kernels, KvView, LINES,
-    accumulator_len, batch_code_stride, down_scratch_bytes,
+    Soon, accumulator_len, batch_code_stride, down_scratch_bytes,
 };
 use std::hint::black_box;
 
 #[path = "common.rs"]
 mod common;
+#[path = "ffn.rs"]
+mod ffn;
 #[path = "probe.rs"]
 mod probe;
+
+use ffn::Layer;
 
 /// One thing to time. `run` does `units` of work on data of its own and is called by each thread
 /// with its number; all threads share out `units`.
@@ -132,7 +136,7 @@ impl Bench {
                 .map(|i| &memory[i * 7919 % list * 7 * stride..][..stride])
                 .collect();
             let results = &mut out.of(thread)[..rows.len()];
-            kernels.rows(ty, &rows, stride, x, black_box(results));
+            kernels.rows(ty, &rows, x, black_box(results));
         });
         let name = format!("matvec {} {len}", ty.name());
         // Half of a first-level cache: whole blocks of rows.
@@ -243,9 +247,31 @@ impl Bench {
             let items: Vec<DownItem<'_>> =
                 memory.chunks_exact(bytes).map(|column| DownItem { activation, column }).collect();
             for _ in share(times, thread, threads) {
-                kernels.accumulate(ty, -20, black_box(&items), &[], &mut sums).expect("in range");
+                kernels
+                    .accumulate(ty, -20, black_box(&items), Soon::NOTHING, &mut sums)
+                    .expect("in range");
             }
             black_box(sums.sums());
+        });
+    }
+
+    /// A layer of `neurons`, all of them or 15 % given as active, in ascending order.
+    fn layer(&mut self, ty: WeightType, hidden: usize, neurons: usize) {
+        let x = operand(self.kernels, hidden);
+        let layer = Layer::new(self.kernels, ty, hidden, neurons, x);
+        let (all, list) = (layer.everything(), (0..neurons).filter(|i| i * 7919 % 100 < 15));
+        let list: Vec<usize> = list.collect();
+        let name = format!("ffn {} {hidden} x {neurons}", ty.name());
+        let out = Outputs::new(self.threads, 16 * accumulator_len(hidden));
+        let (bytes, listed) = (layer.neurons() * layer.slot_bytes(), list.len());
+        let macs = 3 * hidden * neurons;
+        self.add(format!("{name} dense"), ("layer", 1), (bytes, macs), move |thread, threads| {
+            layer.run(&all, &out, thread, threads);
+        });
+        let out = Outputs::new(self.threads, 16 * accumulator_len(hidden));
+        let work = (listed * layer.slot_bytes(), 3 * hidden * listed);
+        self.add(format!("{name}, 15 %"), ("layer", 1), work, move |thread, threads| {
+            layer.run(&list, &out, thread, threads);
         });
     }
 
@@ -417,6 +443,10 @@ fn main() {
         bench.batch(WeightType::Q4, hidden, true);
         bench.batch(WeightType::Q8, hidden, true);
     }
+    // SmolLM2-135M (all layers), Qwen2.5-1.5B (eight), Bamboo-7B (one).
+    bench.layer(WeightType::Q4, 576, 30 * 1536);
+    bench.layer(WeightType::Q4, 1536, 8 * 8960);
+    bench.layer(WeightType::Q4, 4096, 14336);
     bench.attend(64, 512);
     bench.attend(128, 512);
     bench.attend_block(64, 512, 1, 3);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::kernel::{
-    Accumulator, Batch, Columns, DownBatch, DownItem, LINES, Overflow, Sheet, accumulator_len,
-    batch_code_stride, down_scratch_bytes,
+    Accumulator, Batch, Columns, DownBatch, DownItem, LINES, Overflow, Sheet, Soon,
+    accumulator_len, batch_code_stride, down_scratch_bytes,
 };
 
 /// Vectors of several tokens, token after token.
@@ -179,7 +179,7 @@ fn expected_sums(
     let n = accumulator_len(hidden);
     let (mut low, mut high, mut wide) = (vec![0; n], vec![0; n], vec![0; n]);
     let mut sums = Accumulator::new(hidden, &mut low, &mut high, &mut wide);
-    Kernels::twin().accumulate(ty, unit, items, &[], &mut sums)?;
+    Kernels::twin().accumulate(ty, unit, items, Soon::NOTHING, &mut sums)?;
     Ok(sums.sums().to_vec())
 }
 

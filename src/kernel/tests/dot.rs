@@ -1,7 +1,7 @@
 //! Quantisation and rows times activations.
 
 use super::*;
-use crate::kernel::GateUpRows;
+use crate::kernel::Soon;
 use crate::kernel::{Activation, dequantize_row};
 
 fn random_rows(rng: &mut Rng, ty: WeightType, len: usize, count: usize) -> Guarded<u8> {
@@ -88,13 +88,7 @@ fn rows_of_a_list_match_the_twin() {
                     list.iter().map(|row| Kernels::twin().dot(ty, row, x.view())).collect();
                 for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                     let mut out = Guarded::new(count);
-                    kernels.rows(
-                        ty,
-                        &list,
-                        list.first().map_or(0, |row| row.len()),
-                        x.view(),
-                        &mut out,
-                    );
+                    kernels.rows(ty, &list, x.view(), &mut out);
                     let name = kernels.isa().name();
                     assert_same(&expected, &out, &format!("seed {seed} {ty:?} {count} {name}"));
                 }
@@ -128,8 +122,11 @@ fn gates_and_ups_match_the_twin() {
                 }
                 for kernels in fast_tables() {
                     let (mut g, mut u) = (Guarded::new(count), Guarded::new(count));
-                    let rows = GateUpRows { first: &records, stride, up };
-                    kernels.gate_up(ty, rows, &records, x.view(), &mut g, &mut u);
+                    let list: Vec<&[u8]> = (0..count).map(|at| &records[at * stride..]).collect();
+                    let (soon, later) = Soon::in_two(&list, up + row);
+                    for soon in [soon, later, Soon::NOTHING] {
+                        kernels.gate_up(ty, &list, up, soon, x.view(), &mut g, &mut u);
+                    }
                     let what = format!("seed {seed} {ty:?} {count} {}", kernels.isa().name());
                     assert_same(&gates, &g, &what);
                     assert_same(&ups, &u, &what);

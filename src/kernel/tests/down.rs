@@ -1,6 +1,7 @@
 //! Down columns: fixed-point sums.
 
 use super::*;
+use crate::kernel::Soon;
 use crate::kernel::accumulator::{finish, merge};
 use crate::kernel::{Accumulator, DownItem, Overflow, accumulator_len};
 
@@ -114,7 +115,7 @@ fn check(seed: u64, ty: WeightType, hidden: usize, items: &[(f32, Column)]) {
         let (mut first, mut second) = (first.view(), second.view());
         for chunk in batch.chunks(333) {
             assert_eq!(
-                kernels.accumulate(ty, UNIT_EXPONENT, chunk, &[], &mut first),
+                kernels.accumulate(ty, UNIT_EXPONENT, chunk, Soon::NOTHING, &mut first),
                 Ok(()),
                 "{what}"
             );
@@ -129,8 +130,8 @@ fn check(seed: u64, ty: WeightType, hidden: usize, items: &[(f32, Column)]) {
             batch.iter().skip(1).step_by(2).rev().copied().collect(),
             batch.iter().step_by(2).copied().collect(),
         );
-        kernels.accumulate(ty, UNIT_EXPONENT, &odd, &[], &mut first).unwrap();
-        kernels.accumulate(ty, UNIT_EXPONENT, &even, &[], &mut second).unwrap();
+        kernels.accumulate(ty, UNIT_EXPONENT, &odd, Soon::NOTHING, &mut first).unwrap();
+        kernels.accumulate(ty, UNIT_EXPONENT, &even, Soon::NOTHING, &mut second).unwrap();
         merge(first.sums(), second.sums());
         assert_eq!(first.sums(), &whole[..], "{what}: split");
     }
@@ -197,8 +198,13 @@ fn products_beyond_the_range_are_errors() {
                     .collect();
                 for kernels in tables() {
                     let mut sums = Sums::new(48);
-                    let found =
-                        kernels.accumulate(ty, UNIT_EXPONENT, &items, &[], &mut sums.view());
+                    let found = kernels.accumulate(
+                        ty,
+                        UNIT_EXPONENT,
+                        &items,
+                        Soon::NOTHING,
+                        &mut sums.view(),
+                    );
                     assert_eq!(
                         found,
                         Err(Overflow { item: at }),
@@ -220,7 +226,7 @@ fn the_unit_scales_the_sum() {
     for kernels in tables() {
         let mut sums = Sums::new(32);
         let mut sums = sums.view();
-        kernels.accumulate(WeightType::Q8, -60, &items, &[], &mut sums).unwrap();
+        kernels.accumulate(WeightType::Q8, -60, &items, Soon::NOTHING, &mut sums).unwrap();
         assert_eq!(sums.sums()[..], [254; 32], "{}", kernels.isa().name());
     }
 }
