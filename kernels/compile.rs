@@ -23,6 +23,8 @@ const SANITIZE: [&str; 3] =
 /// Nearly all registers hold sums. Scheduling before they are given out would spill them; after it,
 /// order and choice of registers matter to cores that run in order.
 const ARM: [&str; 3] = ["-mtune=cortex-a55", "-fno-schedule-insns", "-frename-registers"];
+/// Its loop leaves registers free.
+const I8MM: [&str; 1] = ["-fschedule-insns"];
 
 /// Builds the kernels of every instruction set of the target. Other architectures have only the
 /// twins.
@@ -41,8 +43,10 @@ pub fn compile() {
         Ok("aarch64") => {
             let march = |arch| [&[arch], &ARM[..]].concat();
             let neon = march("-march=armv8-a+crc");
-            build("neon", "arm", &["matvec", "down", "attend", "vector"], &neon);
+            build("neon", "arm", &["matvec", "gemm", "down", "attend", "vector"], &neon);
             build("dotprod", "arm", &["matvec"], &march("-march=armv8.2-a+dotprod"));
+            let i8mm = march("-march=armv8.2-a+dotprod+i8mm");
+            build("i8mm", "arm", &["gemm"], &[&i8mm[..], &I8MM].concat());
         }
         _ => {}
     }

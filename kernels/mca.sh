@@ -11,8 +11,6 @@ cpus=(neoverse-v2 cortex-a720 oryon-1 cortex-a520)
 flags=(-std=c11 -O3 -ffp-contract=off -fno-math-errno -fno-builtin -fno-stack-protector
     -fno-tree-loop-distribute-patterns -fno-schedule-insns -frename-registers -mtune=cortex-a55
     -Ikernels)
-# A turn of the loop is one band of 16 groups of 4 rows.
-blocks=64
 
 # The innermost loop of function $2 in assembly $1 that has the most instructions like $3.
 hot_loop() {
@@ -43,18 +41,24 @@ hot_loop() {
         }' "$1"
 }
 
-# One row of the table: $1 source without .c, $2 -march, $3 function, $4 its multiply instructions.
+# One row of the table: $1 source without .c, $2 function, $3 the instructions that mark its loop,
+# $4 blocks in a turn of it, $5 what is counted if it is not the multiplication.
 row() {
-    local cells="" cpu cycles
-    aarch64-linux-gnu-gcc "${flags[@]}" -march="$2" -S "kernels/arm/$1.c" -o "$work/kernel.s"
-    hot_loop "$work/kernel.s" "$3" "$4" > "$work/loop.s"
+    local cells="" cpu cycles more=()
+    case $1 in
+        neon_*) more=(-march=armv8-a+crc) ;;
+        dotprod_*) more=(-march=armv8.2-a+dotprod) ;;
+        i8mm_*) more=(-march=armv8.2-a+dotprod+i8mm -fschedule-insns) ;;
+    esac
+    aarch64-linux-gnu-gcc "${flags[@]}" "${more[@]}" -S "kernels/arm/$1.c" -o "$work/kernel.s"
+    hot_loop "$work/kernel.s" "$2" "$3" > "$work/loop.s"
     for cpu in "${cpus[@]}"; do
-        cycles=$("$mca" -mtriple=aarch64 -mattr=+dotprod -mcpu="$cpu" -iterations=1000 \
+        cycles=$("$mca" -mtriple=aarch64 -mattr=+dotprod,+i8mm -mcpu="$cpu" -iterations=1000 \
             -skip-unsupported-instructions=lack-sched "$work/loop.s" 2> /dev/null |
             awk '/^Total Cycles:/ { print $3 }')
-        cells+=" $(awk -v c="$cycles" -v b="$blocks" 'BEGIN { printf "%.2f", c / 1000 / b }') |"
+        cells+=" $(awk -v c="$cycles" -v b="$4" 'BEGIN { printf "%.2f", c / 1000 / b }') |"
     done
-    echo "| \`$3\` |$cells"
+    echo "| \`$2\`${5:+, $5} |$cells"
 }
 
 work=$(mktemp -d)
@@ -62,12 +66,19 @@ trap 'rm -r "$work"' EXIT
 llvm=$("$mca" --version | awk '/version/ && !n++ { print $NF }')
 compiler="gcc $(aarch64-linux-gnu-gcc -dumpfullversion), LLVM $llvm"
 {
-    row dotprod_matvec armv8.2-a+dotprod gk_matvec_f32_q4_q8_dotprod sdot
-    row dotprod_matvec armv8.2-a+dotprod gk_matvec_f32_q8_q8_dotprod sdot
-    row neon_matvec armv8-a+crc gk_matvec_f32_q4_q8_neon 'smlal2?'
-    row neon_matvec armv8-a+crc gk_matvec_f32_q8_q8_neon 'smlal2?'
+    # A band of 16 groups of four rows.
+    row dotprod_matvec gk_matvec_f32_q4_q8_dotprod sdot 64
+    row dotprod_matvec gk_matvec_f32_q8_q8_dotprod sdot 64
+    row neon_matvec gk_matvec_f32_q4_q8_neon 'smlal2?' 64
+    row neon_matvec gk_matvec_f32_q8_q8_neon 'smlal2?' 64
+    # A group of eight rows and four tokens; four groups of two rows, of four tokens.
+    row i8mm_gemm gk_gemm_f32_q4_q8_i8mm smmla 32
+    row i8mm_gemm gk_gemm_f32_q8_q8_i8mm smmla 32
+    row i8mm_gemm gk_gemm_f32_q4_q8_i8mm fcvtl 8 "layout of rows"
+    row i8mm_gemm gk_gemm_f32_q8_q8_i8mm fcvtl 8 "layout of rows"
+    row i8mm_gemm gk_gemm_f32_q4_q8_i8mm 'zip[12]' 16 "layout of tokens"
 } > "$work/table"
-echo "$compiler; cycles per block of 32 weights and row on ${cpus[*]}:"
+echo "$compiler; cycles per block of 32 weights, row and token on ${cpus[*]}:"
 cat "$work/table"
 [ "${1:-}" = --check ] || exit 0
 if ! grep -qF "$compiler" "$table"; then

@@ -31,7 +31,7 @@ ganglion run [FLAGS] PROMPT: continues PROMPT on stdout, then one line about it 
   -t, --threads N        at most the plan's
       --image PATH       another place of the image
       --isa NAME         force kernels: twin (plain Rust), avx2, avx512, neon,
-                         dotprod; so does GANGLION_ISA
+                         dotprod, i8mm; so does GANGLION_ISA
       --ignore-end       go on where the model would end its text
       --prove-seal       kill the process where it asks for memory after the seal
       --json             text and figures as one JSON object
@@ -47,7 +47,8 @@ ganglion bench [FLAGS] [PROMPT]: boot, first token, speed, latency, misses, byte
       --prompt-tokens N  instead of PROMPT, N ordinary tokens from all over the vocabulary
   -t, --threads N        at most the plan's
       --image PATH       another place of the image; one in memory is refused
-      --isa NAME         force kernels: twin, avx2, avx512, neon, dotprod
+      --isa NAME         force kernels: twin, avx2, avx512, neon, dotprod,
+                         i8mm
       --prove-seal       kill the process where it asks for memory after the seal
       --json             the same figures as one JSON object
 

@@ -26,17 +26,28 @@ const NEON_BODIES: Bodies = Bodies {
 pub(super) static NEON: Kernels =
     Kernels { bodies: Some(NEON_BODIES), ..Kernels::none(Isa::Neon, crc32c) };
 
+const DOTPROD_BODIES: Bodies = Bodies {
+    matvec_q8: gk_matvec_f32_q8_q8_dotprod,
+    matvec_q4: gk_matvec_f32_q4_q8_dotprod,
+    ..NEON_BODIES
+};
+
 /// The same with SDOT, which only rows of codes have a use for.
-pub(super) static DOTPROD: Kernels = Kernels {
-    bodies: Some(Bodies {
-        matvec_q8: gk_matvec_f32_q8_q8_dotprod,
-        matvec_q4: gk_matvec_f32_q4_q8_dotprod,
-        ..NEON_BODIES
+pub(super) static DOTPROD: Kernels =
+    Kernels { bodies: Some(DOTPROD_BODIES), ..Kernels::none(Isa::Dotprod, crc32c) };
+
+/// The same with SMMLA, which only batches have a use for.
+pub(super) static I8MM: Kernels = Kernels {
+    bodies: Some(DOTPROD_BODIES),
+    gemm: Some(Gemm {
+        q8: gk_gemm_f32_q8_q8_i8mm,
+        q4: gk_gemm_f32_q4_q8_i8mm,
+        f16: gk_gemm_f32_f16_f32_neon,
     }),
-    ..Kernels::none(Isa::Dotprod, crc32c)
+    ..Kernels::none(Isa::I8mm, crc32c)
 };
 
 fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
-    // SAFETY: one slice; both tables are only handed out where CRC32 is.
+    // SAFETY: one slice; the tables are only handed out where CRC32 is.
     unsafe { gk_crc32c_u32_u8_neon(seed, bytes.as_ptr(), bytes.len()) }
 }

@@ -17,11 +17,14 @@ pub enum Isa {
     Neon,
     /// aarch64 with, beside these, SDOT.
     Dotprod,
+    /// aarch64 with, beside these, SMMLA.
+    I8mm,
 }
 
 impl Isa {
     /// Every instruction set, slowest first.
-    pub const ALL: [Isa; 5] = [Isa::Twin, Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::Dotprod];
+    pub const ALL: [Isa; 6] =
+        [Isa::Twin, Isa::Avx2, Isa::Avx512, Isa::Neon, Isa::Dotprod, Isa::I8mm];
 
     /// Name in options and messages.
     pub const fn name(self) -> &'static str {
@@ -31,6 +34,7 @@ impl Isa {
             Isa::Avx512 => "avx512",
             Isa::Neon => "neon",
             Isa::Dotprod => "dotprod",
+            Isa::I8mm => "i8mm",
         }
     }
 
@@ -45,8 +49,9 @@ impl Isa {
             Isa::Twin => true,
             Isa::Avx2 => x86_available(false),
             Isa::Avx512 => x86_available(true),
-            Isa::Neon => arm_available(ASIMD | CRC32),
-            Isa::Dotprod => arm_available(ASIMD | CRC32 | ASIMDDP),
+            Isa::Neon => arm_available([ASIMD | CRC32, 0]),
+            Isa::Dotprod => arm_available([ASIMD | CRC32 | ASIMDDP, 0]),
+            Isa::I8mm => arm_available([ASIMD | CRC32 | ASIMDDP, I8MM]),
         }
     }
 
@@ -60,9 +65,13 @@ impl Isa {
 const ASIMD: u64 = 1 << 1;
 const CRC32: u64 = 1 << 7;
 const ASIMDDP: u64 = 1 << 20;
+// A bit of AT_HWCAP2.
+const I8MM: u64 = 1 << 13;
 
-fn arm_available(needed: u64) -> bool {
-    cfg!(target_arch = "aarch64") && start::hardware_features() & needed == needed
+/// `needed`: bits of AT_HWCAP, then of AT_HWCAP2.
+fn arm_available(needed: [u64; 2]) -> bool {
+    let has = start::hardware_features();
+    cfg!(target_arch = "aarch64") && needed.iter().zip(has).all(|(n, has)| n & has == *n)
 }
 
 #[cfg(not(target_arch = "x86_64"))]

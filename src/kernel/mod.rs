@@ -207,6 +207,8 @@ impl Kernels {
             Isa::Neon => &arm::NEON,
             #[cfg(target_arch = "aarch64")]
             Isa::Dotprod => &arm::DOTPROD,
+            #[cfg(target_arch = "aarch64")]
+            Isa::I8mm => &arm::I8MM,
             #[allow(unreachable_patterns)] // instruction sets of other architectures
             _ => &twin::TWIN,
         };

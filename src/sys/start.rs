@@ -34,11 +34,11 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     }
 }
 
-/// The processor's features as the kernel reports them (AT_HWCAP): which bit means what depends on
-/// the architecture.
-pub fn hardware_features() -> u64 {
+/// The processor's features as the kernel reports them (AT_HWCAP, AT_HWCAP2): which bit means what
+/// depends on the architecture.
+pub fn hardware_features() -> [u64; 2] {
     // SAFETY: getauxval reads what the kernel gave the process at its start.
-    unsafe { libc::getauxval(libc::AT_HWCAP) }
+    unsafe { [libc::getauxval(libc::AT_HWCAP), libc::getauxval(libc::AT_HWCAP2)] }
 }
 
 /// Ends the process at once, without running anything at exit.

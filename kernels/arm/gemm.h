@@ -1,0 +1,74 @@
+// Rows of weights times a batch of activations on aarch64: the result is cut into tiles.
+//
+// The file that includes this one gives quantized_tile, and how many rows and tokens a tile has.
+#ifndef GANGLION_ARM_GEMM_H
+#define GANGLION_ARM_GEMM_H
+
+#include "neon.h"
+
+// Some rows by some tokens; both are there, and no more than a tile has.
+typedef struct {
+    float *out;
+    size_t out_stride;
+    const uint8_t *rows;
+    size_t stride, row_count;
+    const int8_t *codes;
+    size_t code_stride;
+    const float *scales;
+    const uint32_t *at;
+    size_t token_count, groups;
+} tile;
+
+INLINE void quantized_tile(const tile *t, int code_bytes);
+
+// Byte of a row or of a token's codes: rows and tokens that are not there repeat the last one.
+INLINE const uint8_t *row_of(const tile *t, size_t row) {
+    return t->rows + min(row, t->row_count - 1) * t->stride;
+}
+
+// Codes and scales of a token from a group on.
+INLINE const int8_t *codes_of(const tile *t, size_t token, size_t group) {
+    return t->codes + t->at[min(token, t->token_count - 1)] * t->code_stride + group * GROUP;
+}
+
+INLINE const float *scales_of(const tile *t, size_t token, size_t group) {
+    return t->scales + t->at[min(token, t->token_count - 1)] * t->groups + group;
+}
+
+// The weights of 16 bytes of q4 codes, each 16 times too large.
+typedef struct {
+    int8x16_t low, high;
+} nibbles;
+
+INLINE nibbles load_nibbles(const uint8_t *at) {
+    // Stored 8 too large: the sign bit is the wrong way round.
+    uint8x16_t w = veorq_u8(vld1q_u8(at), vdupq_n_u8(0x88));
+    return (nibbles){vreinterpretq_s8_u8(vshlq_n_u8(w, 4)),
+                     vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(0xf0)))};
+}
+
+INLINE void gemm(float *out, size_t out_stride, size_t count, int code_bytes, const uint8_t *rows,
+                 size_t stride, const int8_t *codes, size_t code_stride, const float *scales,
+                 const uint32_t *at, size_t tokens, size_t groups, size_t tile_rows,
+                 size_t tile_tokens) {
+    for (size_t row = 0; row < count; row += tile_rows) {
+        for (size_t token = 0; token < tokens; token += tile_tokens) {
+            tile t = {
+                .out = out + token * out_stride + row,
+                .out_stride = out_stride,
+                .rows = rows + row * stride,
+                .stride = stride,
+                .row_count = min(count - row, tile_rows),
+                .codes = codes,
+                .code_stride = code_stride,
+                .scales = scales,
+                .at = at + token,
+                .token_count = min(tokens - token, tile_tokens),
+                .groups = groups,
+            };
+            quantized_tile(&t, code_bytes);
+        }
+    }
+}
+
+#endif

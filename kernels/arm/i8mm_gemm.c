@@ -1,0 +1,217 @@
+// Rows of weights times a batch of activations: ARMv8.2 with SMMLA.
+//
+// SMMLA multiplies two vectors of eight codes by two others, all of one group: four results. The
+// codes of a quarter of a band, four groups of 16 tokens and 16 rows, are first laid out that way,
+// pair by pair, and each is then used for a whole tile. The partial sums stay in the first-level
+// cache, a register for each lane of two tokens by two rows.
+#include "gemm.h"
+
+enum {
+    TILE = 16, // rows, and tokens, of a tile
+    PAIRS = TILE / 2,
+    STEPS = GROUP / 8, // instructions for a group
+    // Pairs that share registers.
+    TOKENS = 2,
+    ROWS = 4
+};
+
+// Four groups of two vectors: eight codes of the one, eight of the other. Their scales stand as the
+// four results want them.
+typedef struct {
+    int8x16_t codes[STEPS][4];
+    float32x4_t scales[4];
+} pair;
+
+// (token, row) 00, 01, 10, 11 of each lane and two pairs.
+typedef float32x4_t partial_sums[LANES][PAIRS][PAIRS];
+
+// Two registers of four groups from each of two vectors, to a register for each group.
+INLINE void interleave(int8x16_t to[4], int8x16_t a0, int8x16_t a1, int8x16_t b0, int8x16_t b1) {
+    int32x4x2_t a = vzipq_s32(vreinterpretq_s32_s8(a0), vreinterpretq_s32_s8(a1));
+    int32x4x2_t b = vzipq_s32(vreinterpretq_s32_s8(b0), vreinterpretq_s32_s8(b1));
+    UNROLL for (int i = 0; i < 2; i++) {
+        int64x2_t a8 = vreinterpretq_s64_s32(a.val[i]), b8 = vreinterpretq_s64_s32(b.val[i]);
+        to[2 * i] = vreinterpretq_s8_s64(vzip1q_s64(a8, b8));
+        to[2 * i + 1] = vreinterpretq_s8_s64(vzip2q_s64(a8, b8));
+    }
+}
+
+INLINE void lay_out_q8(pair *to, const void *a, const void *b, size_t width) {
+    UNROLL for (size_t step = 0; step < STEPS; step++) {
+        const int8_t *a_at = (const int8_t *)a + 2 * step * width * 4;
+        const int8_t *b_at = (const int8_t *)b + 2 * step * width * 4;
+        interleave(to->codes[step], vld1q_s8(a_at), vld1q_s8(a_at + width * 4), vld1q_s8(b_at),
+                   vld1q_s8(b_at + width * 4));
+    }
+}
+
+INLINE void lay_out_q4(pair *to, const uint8_t *a, const uint8_t *b, size_t width) {
+    UNROLL for (size_t step = 0; step < STEPS / 2; step++) {
+        size_t first = 2 * step * width * 4, second = first + width * 4;
+        nibbles a0 = load_nibbles(a + first), a1 = load_nibbles(a + second);
+        nibbles b0 = load_nibbles(b + first), b1 = load_nibbles(b + second);
+        interleave(to->codes[step], a0.low, a1.low, b0.low, b1.low);
+        interleave(to->codes[step + 2], a0.high, a1.high, b0.high, b1.high);
+    }
+}
+
+// The four groups from lane `lane` on of a band of `width` groups that begins at `group`, of all
+// tokens.
+INLINE void lay_out_tokens(pair to[PAIRS], const tile *t, size_t group, size_t lane,
+                           size_t width) {
+    for (size_t i = 0; i < t->token_count; i += 2 * TOKENS) {
+        UNROLL for (size_t p = 0; p < TOKENS; p++) {
+            pair *at = to + i / 2 + p;
+            size_t a = i + 2 * p, b = a + 1;
+            lay_out_q8(at, codes_of(t, a, group) + lane * 4, codes_of(t, b, group) + lane * 4,
+                       width);
+            float32x4_t scale_a = vld1q_f32(scales_of(t, a, group + lane));
+            float32x4_t scale_b = vld1q_f32(scales_of(t, b, group + lane));
+            UNROLL for (int g = 0; g < 4; g++) {
+                at->scales[g] =
+                    vcombine_f32(vdup_laneq_f32(scale_a, g), vdup_laneq_f32(scale_b, g));
+            }
+        }
+    }
+}
+
+// The same of all rows, whose bands begin at byte `band`.
+INLINE void lay_out_rows(pair to[PAIRS], const tile *t, size_t band, size_t lane, size_t width,
+                         int code_bytes) {
+    for (size_t i = 0; i < t->row_count; i += 2 * ROWS) {
+        for (size_t p = 0; p < ROWS; p++) {
+            pair *at = to + i / 2 + p;
+            const uint8_t *a = row_of(t, i + 2 * p) + band;
+            const uint8_t *b = row_of(t, i + 2 * p + 1) + band;
+            if (code_bytes == GROUP) {
+                lay_out_q8(at, a + lane * 4, b + lane * 4, width);
+            } else {
+                lay_out_q4(at, a + lane * 4, b + lane * 4, width);
+            }
+            size_t scales_at = width * (size_t)code_bytes / 2 + lane;
+            float32x4_t scale_a = load_f16(a, scales_at), scale_b = load_f16(b, scales_at);
+            float32x4x2_t zip = vzipq_f32(scale_a, scale_b);
+            UNROLL for (int i = 0; i < 2; i++) {
+                float64x2_t two = vreinterpretq_f64_f32(zip.val[i]);
+                at->scales[2 * i] = vreinterpretq_f32_f64(vdupq_laneq_f64(two, 0));
+                at->scales[2 * i + 1] = vreinterpretq_f32_f64(vdupq_laneq_f64(two, 1));
+            }
+        }
+    }
+}
+
+// One group of four tokens by eight rows.
+//
+// The sums begin as the bits of 1.5 * 2^23, whose last bit is worth 1: since they stay below 2^22,
+// they are floats as soon as that number is taken off again. Those of nibbles, 16 times too large,
+// begin as 1.5 * 2^19, whose last bit is worth 1/16.
+INLINE void multiply(float32x4_t (*sums)[PAIRS], const pair *tokens, const pair *rows,
+                     size_t group, int code_bytes) {
+    const float32x4_t zero = vdupq_n_f32(code_bytes == GROUP ? 0x1.8p23f : 0x1.8p19f);
+    int32x4_t acc[TOKENS][ROWS];
+    UNROLL for (int i = 0; i < TOKENS * ROWS; i++) {
+        acc[i / ROWS][i % ROWS] = vreinterpretq_s32_f32(zero);
+    }
+    UNROLL for (int step = 0; step < STEPS; step++) {
+        int8x16_t x[TOKENS], w[ROWS];
+        UNROLL for (int t = 0; t < TOKENS; t++) {
+            x[t] = tokens[t].codes[step][group];
+        }
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            w[r] = rows[r].codes[step][group];
+        }
+        // All loads before the first use: a core that runs in order would wait at each.
+        __asm__("" : "+w"(x[0]), "+w"(x[1]), "+w"(w[0]), "+w"(w[1]), "+w"(w[2]), "+w"(w[3]));
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            UNROLL for (int t = 0; t < TOKENS; t++) {
+                acc[t][r] = vmmlaq_s32(acc[t][r], x[t], w[r]);
+            }
+        }
+    }
+    float32x4_t terms[TOKENS][ROWS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        UNROLL for (int t = 0; t < TOKENS; t++) {
+            float32x4_t scale = vmulq_f32(rows[r].scales[group], tokens[t].scales[group]);
+            float32x4_t sum = vsubq_f32(vreinterpretq_f32_s32(acc[t][r]), zero);
+            terms[t][r] = vmulq_f32(sum, scale);
+        }
+    }
+    UNROLL for (int t = 0; t < TOKENS; t++) {
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            sums[t][r] = vaddq_f32(sums[t][r], terms[t][r]);
+        }
+    }
+}
+
+// The canonical tree of the 16 lanes, for two tokens by two rows.
+INLINE float32x4_t lane_tree(float32x4_t (*sums)[PAIRS][PAIRS], size_t t, size_t r) {
+    float32x4_t v[LANES / 2];
+    UNROLL for (int i = 0; i < LANES / 2; i++) {
+        v[i] = vaddq_f32(sums[i][t][r], sums[i + LANES / 2][t][r]);
+    }
+    UNROLL for (int half = LANES / 4; half > 0; half /= 2) {
+        UNROLL for (int i = 0; i < half; i++) {
+            v[i] = vaddq_f32(v[i], v[i + half]);
+        }
+    }
+    return v[0];
+}
+
+INLINE void store_tile(const tile *t, float32x4_t (*sums)[PAIRS][PAIRS]) {
+    float results[TILE][TILE];
+    for (size_t token = 0; token < t->token_count; token += 2) {
+        for (size_t row = 0; row < t->row_count; row += 2) {
+            float32x4_t four = lane_tree(sums, token / 2, row / 2);
+            vst1_f32(&results[token][row], vget_low_f32(four));
+            vst1_f32(&results[token + 1][row], vget_high_f32(four));
+        }
+    }
+    for (size_t token = 0; token < t->token_count; token++) {
+        for (size_t row = 0; row < t->row_count; row++) {
+            t->out[token * t->out_stride + row] = results[token][row];
+        }
+    }
+}
+
+INLINE void quantized_tile(const tile *t, int code_bytes) {
+    partial_sums sums;
+    pair tokens[PAIRS], rows[PAIRS];
+    for (size_t lane = 0; lane < LANES; lane++) {
+        for (size_t i = 0; i < PAIRS * PAIRS; i++) {
+            sums[lane][i / PAIRS][i % PAIRS] = vdupq_n_f32(0.0f);
+        }
+    }
+    for (size_t group = 0; group < t->groups; group += LANES) {
+        size_t width = min(t->groups - group, LANES), band = group * (size_t)(code_bytes + 2);
+        for (size_t lane = 0; lane < width; lane += 4) {
+            lay_out_tokens(tokens, t, group, lane, width);
+            lay_out_rows(rows, t, band, lane, width, code_bytes);
+            for (size_t token = 0; token < t->token_count; token += 2 * TOKENS) {
+                for (size_t row = 0; row < t->row_count; row += 2 * ROWS) {
+                    size_t x = token / 2, w = row / 2;
+                    for (size_t g = 0; g < 4; g++) {
+                        float32x4_t *first = &sums[lane + g][x][w];
+                        multiply((float32x4_t(*)[PAIRS])(void *)first, tokens + x, rows + w, g, code_bytes);
+                    }
+                }
+            }
+        }
+    }
+    store_tile(t, sums);
+}
+
+void gk_gemm_f32_q8_q8_i8mm(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups) {
+    gemm(out, out_stride, count, GROUP, rows, stride, codes, code_stride, scales, at, tokens,
+         groups, TILE, TILE);
+}
+
+void gk_gemm_f32_q4_q8_i8mm(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups) {
+    gemm(out, out_stride, count, GROUP / 2, rows, stride, codes, code_stride, scales, at, tokens,
+         groups, TILE, TILE);
+}
