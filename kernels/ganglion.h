@@ -78,6 +78,22 @@ void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
                               size_t groups);
+void gk_gemm_f32_q8_q8_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups);
+void gk_gemm_f32_q4_q8_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups);
+void gk_gemm_f32_q8_q8_dotprod(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                               size_t stride, const int8_t *codes, size_t code_stride,
+                               const float *scales, const uint32_t *at, size_t tokens,
+                               size_t groups);
+void gk_gemm_f32_q4_q8_dotprod(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                               size_t stride, const int8_t *codes, size_t code_stride,
+                               const float *scales, const uint32_t *at, size_t tokens,
+                               size_t groups);
 void gk_gemm_f32_q8_q8_i8mm(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                             size_t stride, const int8_t *codes, size_t code_stride,
                             const float *scales, const uint32_t *at, size_t tokens,

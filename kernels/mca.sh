@@ -71,6 +71,11 @@ compiler="gcc $(aarch64-linux-gnu-gcc -dumpfullversion), LLVM $llvm"
     row dotprod_matvec gk_matvec_f32_q8_q8_dotprod sdot 64
     row neon_matvec gk_matvec_f32_q4_q8_neon 'smlal2?' 64
     row neon_matvec gk_matvec_f32_q8_q8_neon 'smlal2?' 64
+    # Four groups of four rows and four tokens, or one token.
+    row dotprod_gemm gk_gemm_f32_q4_q8_dotprod sdot 64
+    row dotprod_gemm gk_gemm_f32_q8_q8_dotprod sdot 64
+    row neon_gemm gk_gemm_f32_q4_q8_neon 'smlal2?' 16
+    row neon_gemm gk_gemm_f32_q8_q8_neon 'smlal2?' 16
     # A group of eight rows and four tokens; four groups of two rows, of four tokens.
     row i8mm_gemm gk_gemm_f32_q4_q8_i8mm smmla 32
     row i8mm_gemm gk_gemm_f32_q8_q8_i8mm smmla 32

@@ -21,18 +21,18 @@ typedef struct {
 
 INLINE void quantized_tile(const tile *t, int code_bytes);
 
-// Byte of a row or of a token's codes: rows and tokens that are not there repeat the last one.
+// A row; those that are not there repeat the last one.
 INLINE const uint8_t *row_of(const tile *t, size_t row) {
     return t->rows + min(row, t->row_count - 1) * t->stride;
 }
 
 // Codes and scales of a token from a group on.
 INLINE const int8_t *codes_of(const tile *t, size_t token, size_t group) {
-    return t->codes + t->at[min(token, t->token_count - 1)] * t->code_stride + group * GROUP;
+    return t->codes + t->at[token] * t->code_stride + group * GROUP;
 }
 
 INLINE const float *scales_of(const tile *t, size_t token, size_t group) {
-    return t->scales + t->at[min(token, t->token_count - 1)] * t->groups + group;
+    return t->scales + t->at[token] * t->groups + group;
 }
 
 // The weights of 16 bytes of q4 codes, each 16 times too large.
@@ -40,11 +40,18 @@ typedef struct {
     int8x16_t low, high;
 } nibbles;
 
-INLINE nibbles load_nibbles(const uint8_t *at) {
+INLINE nibbles split(uint8x16_t codes) {
     // Stored 8 too large: the sign bit is the wrong way round.
-    uint8x16_t w = veorq_u8(vld1q_u8(at), vdupq_n_u8(0x88));
+    uint8x16_t w = veorq_u8(codes, vdupq_n_u8(0x88));
     return (nibbles){vreinterpretq_s8_u8(vshlq_n_u8(w, 4)),
                      vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(0xf0)))};
+}
+
+// What a sum of products begins with: the bits of 1.5 * 2^23, whose last bit is worth 1. Since sums
+// stay below 2^22, they are floats as soon as that number is taken off again. Those of weights that
+// are 16 times too large begin as 1.5 * 2^19, whose last bit is worth 1/16.
+INLINE float32x4_t sum_zero(bool large) {
+    return vdupq_n_f32(large ? 0x1.8p19f : 0x1.8p23f);
 }
 
 INLINE void gemm(float *out, size_t out_stride, size_t count, int code_bytes, const uint8_t *rows,

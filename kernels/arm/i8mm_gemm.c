@@ -25,33 +25,41 @@ typedef struct {
 // (token, row) 00, 01, 10, 11 of each lane and two pairs.
 typedef float32x4_t partial_sums[LANES][PAIRS][PAIRS];
 
-// Two registers of four groups from each of two vectors, to a register for each group.
-INLINE void interleave(int8x16_t to[4], int8x16_t a0, int8x16_t a1, int8x16_t b0, int8x16_t b1) {
-    int32x4x2_t a = vzipq_s32(vreinterpretq_s32_s8(a0), vreinterpretq_s32_s8(a1));
-    int32x4x2_t b = vzipq_s32(vreinterpretq_s32_s8(b0), vreinterpretq_s32_s8(b1));
+// The bytes of four groups in two steps of two vectors, one register a group.
+INLINE void interleave(uint8x16_t to[4], const uint8_t *a, const uint8_t *b, size_t step,
+                       size_t width) {
+    size_t first = step * width * 4, second = first + width * 4;
+    uint32x4_t a0 = vreinterpretq_u32_u8(vld1q_u8(a + first));
+    uint32x4_t a1 = vreinterpretq_u32_u8(vld1q_u8(a + second));
+    uint32x4_t b0 = vreinterpretq_u32_u8(vld1q_u8(b + first));
+    uint32x4_t b1 = vreinterpretq_u32_u8(vld1q_u8(b + second));
+    uint32x4x2_t a8 = vzipq_u32(a0, a1), b8 = vzipq_u32(b0, b1);
     UNROLL for (int i = 0; i < 2; i++) {
-        int64x2_t a8 = vreinterpretq_s64_s32(a.val[i]), b8 = vreinterpretq_s64_s32(b.val[i]);
-        to[2 * i] = vreinterpretq_s8_s64(vzip1q_s64(a8, b8));
-        to[2 * i + 1] = vreinterpretq_s8_s64(vzip2q_s64(a8, b8));
+        uint64x2_t x = vreinterpretq_u64_u32(a8.val[i]), y = vreinterpretq_u64_u32(b8.val[i]);
+        to[2 * i] = vreinterpretq_u8_u64(vzip1q_u64(x, y));
+        to[2 * i + 1] = vreinterpretq_u8_u64(vzip2q_u64(x, y));
     }
 }
 
-INLINE void lay_out_q8(pair *to, const void *a, const void *b, size_t width) {
+INLINE void lay_out_q8(pair *to, const uint8_t *a, const uint8_t *b, size_t width) {
     UNROLL for (size_t step = 0; step < STEPS; step++) {
-        const int8_t *a_at = (const int8_t *)a + 2 * step * width * 4;
-        const int8_t *b_at = (const int8_t *)b + 2 * step * width * 4;
-        interleave(to->codes[step], vld1q_s8(a_at), vld1q_s8(a_at + width * 4), vld1q_s8(b_at),
-                   vld1q_s8(b_at + width * 4));
+        uint8x16_t bytes[4];
+        interleave(bytes, a, b, 2 * step, width);
+        UNROLL for (int g = 0; g < 4; g++) {
+            to->codes[step][g] = vreinterpretq_s8_u8(bytes[g]);
+        }
     }
 }
 
 INLINE void lay_out_q4(pair *to, const uint8_t *a, const uint8_t *b, size_t width) {
     UNROLL for (size_t step = 0; step < STEPS / 2; step++) {
-        size_t first = 2 * step * width * 4, second = first + width * 4;
-        nibbles a0 = load_nibbles(a + first), a1 = load_nibbles(a + second);
-        nibbles b0 = load_nibbles(b + first), b1 = load_nibbles(b + second);
-        interleave(to->codes[step], a0.low, a1.low, b0.low, b1.low);
-        interleave(to->codes[step + 2], a0.high, a1.high, b0.high, b1.high);
+        uint8x16_t bytes[4];
+        interleave(bytes, a, b, 2 * step, width);
+        UNROLL for (int g = 0; g < 4; g++) {
+            nibbles w = split(bytes[g]);
+            to->codes[step][g] = w.low;
+            to->codes[step + STEPS / 2][g] = w.high;
+        }
     }
 }
 
@@ -59,12 +67,15 @@ INLINE void lay_out_q4(pair *to, const uint8_t *a, const uint8_t *b, size_t widt
 // tokens.
 INLINE void lay_out_tokens(pair to[PAIRS], const tile *t, size_t group, size_t lane,
                            size_t width) {
+    size_t last = t->token_count - 1;
     for (size_t i = 0; i < t->token_count; i += 2 * TOKENS) {
         UNROLL for (size_t p = 0; p < TOKENS; p++) {
             pair *at = to + i / 2 + p;
-            size_t a = i + 2 * p, b = a + 1;
-            lay_out_q8(at, codes_of(t, a, group) + lane * 4, codes_of(t, b, group) + lane * 4,
-                       width);
+            // Tokens that are not there repeat the last one.
+            size_t a = min(i + 2 * p, last), b = min(i + 2 * p + 1, last);
+            const int8_t *a_codes = codes_of(t, a, group), *b_codes = codes_of(t, b, group);
+            lay_out_q8(at, (const uint8_t *)a_codes + lane * 4,
+                       (const uint8_t *)b_codes + lane * 4, width);
             float32x4_t scale_a = vld1q_f32(scales_of(t, a, group + lane));
             float32x4_t scale_b = vld1q_f32(scales_of(t, b, group + lane));
             UNROLL for (int g = 0; g < 4; g++) {
@@ -101,13 +112,9 @@ INLINE void lay_out_rows(pair to[PAIRS], const tile *t, size_t band, size_t lane
 }
 
 // One group of four tokens by eight rows.
-//
-// The sums begin as the bits of 1.5 * 2^23, whose last bit is worth 1: since they stay below 2^22,
-// they are floats as soon as that number is taken off again. Those of nibbles, 16 times too large,
-// begin as 1.5 * 2^19, whose last bit is worth 1/16.
 INLINE void multiply(float32x4_t (*sums)[PAIRS], const pair *tokens, const pair *rows,
                      size_t group, int code_bytes) {
-    const float32x4_t zero = vdupq_n_f32(code_bytes == GROUP ? 0x1.8p23f : 0x1.8p19f);
+    const float32x4_t zero = sum_zero(code_bytes < GROUP);
     int32x4_t acc[TOKENS][ROWS];
     UNROLL for (int i = 0; i < TOKENS * ROWS; i++) {
         acc[i / ROWS][i % ROWS] = vreinterpretq_s32_f32(zero);

@@ -1,5 +1,62 @@
 // Rows of weights times a batch of activations: ARMv8.0.
-#include "neon.h"
+#include "gemm.h"
+
+enum { ABREAST = 1, LARGE = false };
+#include "lanes.h"
+
+// Products of 16 codes, as 16 lanes of 16 bits: two groups in either half.
+typedef struct {
+    int16x8_t low, high;
+} products;
+
+INLINE products multiply_add(products sum, int8x16_t a, int8x16_t b) {
+    return (products){vmlal_s8(sum.low, vget_low_s8(a), vget_low_s8(b)),
+                      vmlal_high_s8(sum.high, a, b)};
+}
+
+// Two steps of q8 fit 16 bits, 2 * 127 * 127 < 2^15, and so do all eight of q4, even the sum of a
+// pair of lanes: 16 * 8 * 127.
+INLINE void dots(int32x4_t acc[ABREAST][ROWS], int count, int code_bytes,
+                 const int8x16_t w[STEPS][ROWS], const int8_t *const codes[ABREAST], size_t apart) {
+    (void)count;
+    const int whole = code_bytes == GROUP ? 2 : STEPS;
+    UNROLL for (int first = 0; first < STEPS; first += whole) {
+        products sums[ROWS];
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            sums[r] = (products){vdupq_n_s16(0), vdupq_n_s16(0)};
+        }
+        UNROLL for (int step = first; step < first + whole; step++) {
+            int8x16_t x = vld1q_s8(codes[0] + (size_t)step * apart);
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                sums[r] = multiply_add(sums[r], w[step][r], x);
+            }
+        }
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            if (code_bytes == GROUP) {
+                int32x4_t low = vpaddlq_s16(sums[r].low), high = vpaddlq_s16(sums[r].high);
+                acc[0][r] = vaddq_s32(acc[0][r], vpaddq_s32(low, high));
+            } else {
+                acc[0][r] = vpadalq_s16(acc[0][r], vpaddq_s16(sums[r].low, sums[r].high));
+            }
+        }
+    }
+}
+
+void gk_gemm_f32_q8_q8_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups) {
+    gemm(out, out_stride, count, GROUP, rows, stride, codes, code_stride, scales, at, tokens,
+         groups, ROWS, TOKENS);
+}
+
+void gk_gemm_f32_q4_q8_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups) {
+    gemm(out, out_stride, count, GROUP / 2, rows, stride, codes, code_stride, scales, at, tokens,
+         groups, ROWS, TOKENS);
+}
 
 enum { TILE = 2 };
 
