@@ -43,7 +43,7 @@ pub fn compile() {
         Ok("aarch64") => {
             let march = |arch| [&[arch], &ARM[..]].concat();
             let neon = march("-march=armv8-a+crc");
-            build("neon", "arm", &["matvec", "gemm", "down", "attend", "vector"], &neon);
+            build("neon", "arm", &["matvec", "gemm", "down", "batch", "attend", "vector"], &neon);
             build("dotprod", "arm", &["matvec", "gemm"], &march("-march=armv8.2-a+dotprod"));
             let i8mm = march("-march=armv8.2-a+dotprod+i8mm");
             build("i8mm", "arm", &["gemm"], &[&i8mm[..], &I8MM].concat());

@@ -53,6 +53,16 @@ void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows,
                                   const float *x, size_t len);
 
 // out[i] = rows[i] . x for `count` rows anywhere: the same as matvec.
+void gk_rows_f32_q8_q8_neon(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_q8_q8_dotprod(float *out, size_t count, const uint8_t *const *rows,
+                               const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_q4_q8_neon(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_q4_q8_dotprod(float *out, size_t count, const uint8_t *const *rows,
+                               const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_f16_f32_neon(float *out, size_t count, const uint8_t *const *rows,
+                              const float *x, size_t len);
 void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
                               const int8_t *codes, const float *scales, size_t groups);
 void gk_rows_f32_q4_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
@@ -135,6 +145,8 @@ size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns
 // Gives the index of the first m that is not below the limit, or count.
 size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                      const float *scales, float per_unit, size_t count);
+size_t gk_multipliers_i16_f32_neon(int16_t *low, int16_t *high, bool *any_high, const float *x,
+                                   const float *scales, float per_unit, size_t count);
 // sums[at[token] * sums_stride + j] += m * w[j] over `pairs` (up to 128) pairs of columns of
 // `groups` groups. factors[token] holds low[256] then high[256]; scratch is 32 KiB, 64-byte
 // aligned. The factors of tokens up to a multiple of 6 are read, and must be there.
@@ -146,6 +158,14 @@ void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_
                                 void *scratch, const uint8_t *const *columns, size_t pairs,
                                 const int16_t *factors, const bool *any_high, size_t tokens,
                                 size_t groups);
+void gk_batch_i64_q8_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                              void *scratch, const uint8_t *const *columns, size_t pairs,
+                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              size_t groups);
+void gk_batch_i64_q4_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                              void *scratch, const uint8_t *const *columns, size_t pairs,
+                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              size_t groups);
 // sums[j] += round_half_even(a * column[j]) for len values, a multiple of 16.
 // False if a product is not below the limit.
 bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, size_t len);
@@ -180,6 +200,7 @@ void gk_exp_f32_f32_neon(float *x, size_t len);
 void gk_exp_f32_f32_avx512(float *x, size_t len);
 // gate[i] = silu(gate[i]) * up[i].
 void gk_silu_f32_f32_f32_avx2(float *gate, const float *up, size_t len);
+void gk_silu_f32_f32_f32_neon(float *gate, const float *up, size_t len);
 void gk_silu_f32_f32_f32_avx512(float *gate, const float *up, size_t len);
 // Sum of squares in the order of a dot product.
 float gk_sumsq_f32_f32_avx2(const float *x, size_t len);

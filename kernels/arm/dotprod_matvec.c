@@ -33,10 +33,20 @@ INLINE void q4_sums(int32x4_t sums[ROWS], int count, int width, const uint8_t *c
 
 void gk_matvec_f32_q8_q8_dotprod(float *out, size_t count, const uint8_t *rows, size_t stride,
                                  const int8_t *codes, const float *scales, size_t groups) {
-    matvec(out, count, GROUP, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP, NULL, rows, stride, codes, scales, groups);
 }
 
 void gk_matvec_f32_q4_q8_dotprod(float *out, size_t count, const uint8_t *rows, size_t stride,
                                  const int8_t *codes, const float *scales, size_t groups) {
-    matvec(out, count, GROUP / 2, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP / 2, NULL, rows, stride, codes, scales, groups);
+}
+
+void gk_rows_f32_q8_q8_dotprod(float *out, size_t count, const uint8_t *const *rows,
+                               const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP, rows, NULL, 0, codes, scales, groups);
+}
+
+void gk_rows_f32_q4_q8_dotprod(float *out, size_t count, const uint8_t *const *rows,
+                               const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP / 2, rows, NULL, 0, codes, scales, groups);
 }

@@ -1,26 +1,5 @@
 // Down columns in fixed point: ARMv8.0. All sums are integers, so any order is right.
-#include "neon.h"
-
-// The 32 integer weights of a group.
-typedef struct {
-    int8x16_t low, high;
-} weights;
-
-INLINE weights q8_weights(const uint8_t *column, size_t group) {
-    const uint8_t *codes = column + group * GROUP;
-    return (weights){vreinterpretq_s8_u8(vld1q_u8(codes)),
-                     vreinterpretq_s8_u8(vld1q_u8(codes + 16))};
-}
-
-// Nibbles look up their product with the sub-scale, -15..=15: at most 120.
-INLINE weights q4_weights(const uint8_t *column, size_t group, size_t groups) {
-    static const int8_t values[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
-    int8_t sub_scale = (int8_t)column[groups * GROUP / 2 + group];
-    int8x16_t table = vmulq_s8(vld1q_s8(values), vdupq_n_s8(sub_scale));
-    uint8x16_t nibbles = vld1q_u8(column + group * GROUP / 2);
-    return (weights){vqtbl1q_s8(table, vandq_u8(nibbles, vdupq_n_u8(15))),
-                     vqtbl1q_s8(table, vshrq_n_u8(nibbles, 4))};
-}
+#include "down.h"
 
 // sums[0..16] += f[0] * wa + f[1] * wb.
 INLINE void add16(int32x4_t sums[4], int8x16_t wa, int8x16_t wb, int16x4_t f) {
@@ -47,9 +26,8 @@ INLINE void down(int32_t *low, int32_t *high, const uint8_t *const *columns,
         }
         for (size_t pair = 0; pair < pairs; pair++) {
             const uint8_t *const *at = columns + 2 * pair;
-            bool q8 = code_bytes == GROUP;
-            weights a = q8 ? q8_weights(at[0], group) : q4_weights(at[0], group, groups);
-            weights b = q8 ? q8_weights(at[1], group) : q4_weights(at[1], group, groups);
+            weights a = group_weights(at[0], group, groups, code_bytes);
+            weights b = group_weights(at[1], group, groups, code_bytes);
             int16x4_t f = vld1_s16(factors[pair]);
             add16(l, a.low, b.low, f);
             add16(l + 4, a.high, b.high, f);

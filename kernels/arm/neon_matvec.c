@@ -60,15 +60,25 @@ INLINE void q4_sums(int32x4_t sums[ROWS], int count, int width, const uint8_t *c
 
 void gk_matvec_f32_q8_q8_neon(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups) {
-    matvec(out, count, GROUP, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP, NULL, rows, stride, codes, scales, groups);
 }
 
 void gk_matvec_f32_q4_q8_neon(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups) {
-    matvec(out, count, GROUP / 2, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP / 2, NULL, rows, stride, codes, scales, groups);
 }
 
-INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, const float *x,
+void gk_rows_f32_q8_q8_neon(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP, rows, NULL, 0, codes, scales, groups);
+}
+
+void gk_rows_f32_q4_q8_neon(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP / 2, rows, NULL, 0, codes, scales, groups);
+}
+
+INLINE void f16_rows(float *out, int count, const uint8_t *const *rows, const float *x,
                      size_t len) {
     float32x4_t partials[ROWS][QUARTERS];
     UNROLL for (int r = 0; r < count; r++) {
@@ -81,7 +91,7 @@ INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, 
             size_t at = i + 4 * quarter;
             float32x4_t x4 = vld1q_f32(x + at);
             UNROLL for (int r = 0; r < count; r++) {
-                float32x4_t w = load_f16(rows + (size_t)r * stride, at);
+                float32x4_t w = load_f16(rows[r], at);
                 partials[r][quarter] = vaddq_f32(partials[r][quarter], vmulq_f32(w, x4));
             }
         }
@@ -91,15 +101,30 @@ INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, 
     }
 }
 
-void gk_matvec_f32_f16_f32_neon(float *out, size_t count, const uint8_t *rows, size_t stride,
-                                const float *x, size_t len) {
+INLINE void f16(float *out, size_t count, const uint8_t *const *list, const uint8_t *block,
+                size_t stride, const float *x, size_t len) {
     size_t i = 0;
     for (; i + ROWS <= count; i += ROWS) {
-        f16_rows(out + i, ROWS, rows + i * stride, stride, x, len);
+        const uint8_t *rows[ROWS];
+        UNROLL for (size_t r = 0; r < ROWS; r++) {
+            rows[r] = row_at(list, block, stride, i + r);
+        }
+        f16_rows(out + i, ROWS, rows, x, len);
     }
     for (; i < count; i++) {
-        f16_rows(out + i, 1, rows + i * stride, stride, x, len);
+        const uint8_t *row = row_at(list, block, stride, i);
+        f16_rows(out + i, 1, &row, x, len);
     }
+}
+
+void gk_matvec_f32_f16_f32_neon(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                const float *x, size_t len) {
+    f16(out, count, NULL, rows, stride, x, len);
+}
+
+void gk_rows_f32_f16_f32_neon(float *out, size_t count, const uint8_t *const *rows,
+                              const float *x, size_t len) {
+    f16(out, count, rows, NULL, 0, x, len);
 }
 
 // Eight codes: the integers nearest to x * inverse, ties to even.

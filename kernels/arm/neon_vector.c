@@ -1,4 +1,4 @@
-// Everything that walks one or two vectors: exp, norms, rope, add, f16, argmax, checksum. ARMv8.0
+// Everything that walks one or two vectors: exp, gates, norms, rope, add, f16, argmax, checksum. ARMv8.0
 // with the CRC instructions.
 #include "neon.h"
 #include <arm_acle.h>
@@ -10,6 +10,21 @@ void gk_exp_f32_f32_neon(float *x, size_t len) {
     }
     for (; i < len; i++) {
         x[i] = vgetq_lane_f32(exp4(vdupq_n_f32(x[i])), 0);
+    }
+}
+
+INLINE float32x4_t silu4(float32x4_t x, float32x4_t up) {
+    float32x4_t below = vaddq_f32(vdupq_n_f32(1.0f), exp4(vnegq_f32(x)));
+    return vmulq_f32(vdivq_f32(x, below), up);
+}
+
+void gk_silu_f32_f32_f32_neon(float *gate, const float *up, size_t len) {
+    size_t i = 0;
+    for (; i + 4 <= len; i += 4) {
+        vst1q_f32(gate + i, silu4(vld1q_f32(gate + i), vld1q_f32(up + i)));
+    }
+    for (; i < len; i++) {
+        gate[i] = vgetq_lane_f32(silu4(vdupq_n_f32(gate[i]), vdupq_n_f32(up[i])), 0);
     }
 }
 

@@ -61,26 +61,39 @@ INLINE void band(float32x4_t partials[ROWS][QUARTERS], int count, int width, int
     }
 }
 
-// Asks for the same band of the rows `ahead` bytes further on. Nothing faults if there are none.
-INLINE void prefetch(int count, int bytes, const uint8_t *const rows[ROWS], size_t ahead) {
+// Asks for the same band of the rows ahead[r] bytes further on. Nothing faults if there are none.
+INLINE void prefetch(int count, int bytes, const uint8_t *const rows[ROWS],
+                     const size_t *ahead) {
     UNROLL for (int r = 0; r < count; r++) {
-        uintptr_t at = (uintptr_t)rows[r] + ahead;
+        uintptr_t at = (uintptr_t)rows[r] + ahead[r];
         UNROLL for (int line = 0; line < bytes; line += LINE) {
             __builtin_prefetch((const void *)(at + (size_t)line));
         }
     }
 }
 
+// Row `i`, of a list or of a block.
+INLINE const uint8_t *row_at(const uint8_t *const *list, const uint8_t *block, size_t stride,
+                             size_t i) {
+    return list != NULL ? list[i] : block + i * stride;
+}
+
+// Bytes from row `i` of a list to the one that takes its place in the next turn, or to itself.
+INLINE size_t list_ahead(const uint8_t *const *list, size_t i, size_t count) {
+    return i + ROWS < count ? (uintptr_t)list[i + ROWS] - (uintptr_t)list[i] : 0;
+}
+
 // Dot products of `count` rows. `bias` holds that of all groups, or room for BIAS_GROUPS of them if
 // there are more.
-INLINE void dot_rows(float *out, int count, int code_bytes, const uint8_t *first_row, size_t stride,
-                     const int8_t *codes, const float *scales, size_t groups, int32_t *bias) {
+INLINE void dot_rows(float *out, int count, int code_bytes, const uint8_t *const *first,
+                     const size_t *ahead, const int8_t *codes, const float *scales,
+                     size_t groups, int32_t *bias) {
     const bool refill = code_bytes < GROUP && groups > BIAS_GROUPS;
     const uint8_t *rows[ROWS];
     float32x4_t partials[ROWS][QUARTERS];
     UNROLL for (int r = 0; r < count; r++) {
-        rows[r] = first_row + (size_t)r * stride;
-        // A pointer of its own: addresses made of `stride` would need too many registers.
+        rows[r] = first[r];
+        // A pointer of its own: addresses made of a stride would need too many registers.
         __asm__("" : "+r"(rows[r]));
         UNROLL for (int quarter = 0; quarter < QUARTERS; quarter++) {
             partials[r][quarter] = vdupq_n_f32(0.0f);
@@ -101,7 +114,7 @@ INLINE void dot_rows(float *out, int count, int code_bytes, const uint8_t *first
         }
         for (; at + LANES <= chunk; at += LANES) {
             if (count > 1) {
-                prefetch(count, LANES * (code_bytes + 2), rows, (size_t)count * stride);
+                prefetch(count, LANES * (code_bytes + 2), rows, ahead);
             }
             BAND(LANES)
         }
@@ -123,20 +136,27 @@ INLINE void dot_rows(float *out, int count, int code_bytes, const uint8_t *first
     }
 }
 
-INLINE void matvec(float *out, size_t count, int code_bytes, const uint8_t *rows, size_t stride,
-                   const int8_t *codes, const float *scales, size_t groups) {
+// Rows of a list, or, where that is null, of a block.
+INLINE void quantized(float *out, size_t count, int code_bytes, const uint8_t *const *list,
+                      const uint8_t *block, size_t stride, const int8_t *codes,
+                      const float *scales, size_t groups) {
     int32_t bias[BIAS_GROUPS];
     if (code_bytes < GROUP && groups <= BIAS_GROUPS) {
         fill_bias(bias, codes, groups);
     }
     size_t i = 0;
     for (; i + ROWS <= count; i += ROWS) {
-        const uint8_t *row = rows + i * stride;
-        dot_rows(out + i, ROWS, code_bytes, row, stride, codes, scales, groups, bias);
+        const uint8_t *rows[ROWS];
+        size_t ahead[ROWS];
+        UNROLL for (size_t r = 0; r < ROWS; r++) {
+            rows[r] = row_at(list, block, stride, i + r);
+            ahead[r] = list == NULL ? ROWS * stride : list_ahead(list, i + r, count);
+        }
+        dot_rows(out + i, ROWS, code_bytes, rows, ahead, codes, scales, groups, bias);
     }
     for (; i < count; i++) {
-        const uint8_t *row = rows + i * stride;
-        dot_rows(out + i, 1, code_bytes, row, stride, codes, scales, groups, bias);
+        const uint8_t *row = row_at(list, block, stride, i);
+        dot_rows(out + i, 1, code_bytes, &row, NULL, codes, scales, groups, bias);
     }
 }
 

@@ -22,34 +22,60 @@ const NEON_BODIES: Bodies = Bodies {
     argmax: gk_argmax_u64_f32_neon,
 };
 
-const NEON_GEMM: Gemm =
-    Gemm { q8: gk_gemm_f32_q8_q8_neon, q4: gk_gemm_f32_q4_q8_neon, f16: gk_gemm_f32_f16_f32_neon };
-
 /// ARMv8.0 with CRC32.
 pub(super) static NEON: Kernels = Kernels {
+    isa: Isa::Neon,
     bodies: Some(NEON_BODIES),
-    gemm: Some(NEON_GEMM),
-    ..Kernels::none(Isa::Neon, crc32c)
-};
-
-const DOTPROD_BODIES: Bodies = Bodies {
-    matvec_q8: gk_matvec_f32_q8_q8_dotprod,
-    matvec_q4: gk_matvec_f32_q4_q8_dotprod,
-    ..NEON_BODIES
+    lists: Some(Lists {
+        q8: gk_rows_f32_q8_q8_neon,
+        q4: gk_rows_f32_q4_q8_neon,
+        f16: gk_rows_f32_f16_f32_neon,
+    }),
+    gates: Some(Gates { silu: gk_silu_f32_f32_f32_neon }),
+    attends: None,
+    gemm: Some(Gemm {
+        q8: gk_gemm_f32_q8_q8_neon,
+        q4: gk_gemm_f32_q4_q8_neon,
+        f16: gk_gemm_f32_f16_f32_neon,
+    }),
+    down: Some(Down {
+        multipliers: gk_multipliers_i16_f32_neon,
+        q8: gk_batch_i64_q8_i16_neon,
+        q4: gk_batch_i64_q4_i16_neon,
+    }),
+    crc32c,
 };
 
 /// The same with SDOT, which only rows of codes have a use for.
 pub(super) static DOTPROD: Kernels = Kernels {
-    bodies: Some(DOTPROD_BODIES),
-    gemm: Some(Gemm { q8: gk_gemm_f32_q8_q8_dotprod, q4: gk_gemm_f32_q4_q8_dotprod, ..NEON_GEMM }),
-    ..Kernels::none(Isa::Dotprod, crc32c)
+    isa: Isa::Dotprod,
+    bodies: Some(Bodies {
+        matvec_q8: gk_matvec_f32_q8_q8_dotprod,
+        matvec_q4: gk_matvec_f32_q4_q8_dotprod,
+        ..NEON_BODIES
+    }),
+    lists: Some(Lists {
+        q8: gk_rows_f32_q8_q8_dotprod,
+        q4: gk_rows_f32_q4_q8_dotprod,
+        f16: gk_rows_f32_f16_f32_neon,
+    }),
+    gemm: Some(Gemm {
+        q8: gk_gemm_f32_q8_q8_dotprod,
+        q4: gk_gemm_f32_q4_q8_dotprod,
+        f16: gk_gemm_f32_f16_f32_neon,
+    }),
+    ..NEON
 };
 
 /// The same with SMMLA, which only batches have a use for.
 pub(super) static I8MM: Kernels = Kernels {
-    bodies: Some(DOTPROD_BODIES),
-    gemm: Some(Gemm { q8: gk_gemm_f32_q8_q8_i8mm, q4: gk_gemm_f32_q4_q8_i8mm, ..NEON_GEMM }),
-    ..Kernels::none(Isa::I8mm, crc32c)
+    isa: Isa::I8mm,
+    gemm: Some(Gemm {
+        q8: gk_gemm_f32_q8_q8_i8mm,
+        q4: gk_gemm_f32_q4_q8_i8mm,
+        f16: gk_gemm_f32_f16_f32_neon,
+    }),
+    ..DOTPROD
 };
 
 fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
