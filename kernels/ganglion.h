@@ -53,14 +53,20 @@ void gk_matvec_f32_f16_f32_avx512(float *out, size_t count, const uint8_t *rows,
                                   const float *x, size_t len);
 
 // out[i] = rows[i] . x for `count` rows anywhere: the same as matvec.
+void gk_rows_f32_q8_q8_avx2(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups);
 void gk_rows_f32_q8_q8_neon(float *out, size_t count, const uint8_t *const *rows,
                             const int8_t *codes, const float *scales, size_t groups);
 void gk_rows_f32_q8_q8_dotprod(float *out, size_t count, const uint8_t *const *rows,
                                const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_q4_q8_avx2(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups);
 void gk_rows_f32_q4_q8_neon(float *out, size_t count, const uint8_t *const *rows,
                             const int8_t *codes, const float *scales, size_t groups);
 void gk_rows_f32_q4_q8_dotprod(float *out, size_t count, const uint8_t *const *rows,
                                const int8_t *codes, const float *scales, size_t groups);
+void gk_rows_f32_f16_f32_avx2(float *out, size_t count, const uint8_t *const *rows,
+                              const float *x, size_t len);
 void gk_rows_f32_f16_f32_neon(float *out, size_t count, const uint8_t *const *rows,
                               const float *x, size_t len);
 void gk_rows_f32_q8_q8_avx512(float *out, size_t count, const uint8_t *const *rows,
@@ -88,7 +94,15 @@ void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
                               size_t groups);
+void gk_gemm_f32_q8_q8_avx2(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups);
 void gk_gemm_f32_q8_q8_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                            size_t stride, const int8_t *codes, size_t code_stride,
+                            const float *scales, const uint32_t *at, size_t tokens,
+                            size_t groups);
+void gk_gemm_f32_q4_q8_avx2(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                             size_t stride, const int8_t *codes, size_t code_stride,
                             const float *scales, const uint32_t *at, size_t tokens,
                             size_t groups);
@@ -113,6 +127,9 @@ void gk_gemm_f32_q4_q8_i8mm(float *out, size_t out_stride, size_t count, const u
                             const float *scales, const uint32_t *at, size_t tokens,
                             size_t groups);
 // The same for f16 rows and vectors of len values, a multiple of 16, x_stride apart.
+void gk_gemm_f32_f16_f32_avx2(float *out, size_t out_stride, size_t count, const uint8_t *rows,
+                              size_t stride, const float *x, size_t x_stride, const uint32_t *at,
+                              size_t tokens, size_t len);
 void gk_gemm_f32_f16_f32_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const float *x, size_t x_stride, const uint32_t *at,
                               size_t tokens, size_t len);
@@ -143,6 +160,8 @@ size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns
 // m = round_half_even(x[i] * scales[i] * per_unit) for `count` (up to 256) neurons, split as
 // h * 2^16 + l into low[256] and high[256], zero behind them. any_high: whether an h is not 0.
 // Gives the index of the first m that is not below the limit, or count.
+size_t gk_multipliers_i16_f32_avx2(int16_t *low, int16_t *high, bool *any_high, const float *x,
+                                   const float *scales, float per_unit, size_t count);
 size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                      const float *scales, float per_unit, size_t count);
 size_t gk_multipliers_i16_f32_neon(int16_t *low, int16_t *high, bool *any_high, const float *x,
@@ -158,7 +177,15 @@ void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_
                                 void *scratch, const uint8_t *const *columns, size_t pairs,
                                 const int16_t *factors, const bool *any_high, size_t tokens,
                                 size_t groups);
+void gk_batch_i64_q8_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                              void *scratch, const uint8_t *const *columns, size_t pairs,
+                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              size_t groups);
 void gk_batch_i64_q8_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                              void *scratch, const uint8_t *const *columns, size_t pairs,
+                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              size_t groups);
+void gk_batch_i64_q4_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
                               void *scratch, const uint8_t *const *columns, size_t pairs,
                               const int16_t *factors, const bool *any_high, size_t tokens,
                               size_t groups);

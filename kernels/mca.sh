@@ -36,6 +36,7 @@ hot_loop() {
             for (i = first; i <= last; i++) {
                 if (line[i] ~ /^\t\./) continue
                 sub(/\.L[0-9]+$/, ".Lloop", line[i])
+                sub(/0xffffffffffffff/, "0x", line[i]) # a byte as gcc writes it
                 print line[i]
             }
         }' "$1"
@@ -76,12 +77,12 @@ compiler="gcc $(aarch64-linux-gnu-gcc -dumpfullversion), LLVM $llvm"
     row dotprod_gemm gk_gemm_f32_q8_q8_dotprod sdot 64
     row neon_gemm gk_gemm_f32_q4_q8_neon 'smlal2?' 16
     row neon_gemm gk_gemm_f32_q8_q8_neon 'smlal2?' 16
-    # A group of eight rows and four tokens; four groups of two rows, of four tokens.
+    # A group of eight rows and four tokens; four groups of two rows, of two tokens.
     row i8mm_gemm gk_gemm_f32_q4_q8_i8mm smmla 32
     row i8mm_gemm gk_gemm_f32_q8_q8_i8mm smmla 32
     row i8mm_gemm gk_gemm_f32_q4_q8_i8mm fcvtl 8 "layout of rows"
     row i8mm_gemm gk_gemm_f32_q8_q8_i8mm fcvtl 8 "layout of rows"
-    row i8mm_gemm gk_gemm_f32_q4_q8_i8mm 'zip[12]' 16 "layout of tokens"
+    row i8mm_gemm gk_gemm_f32_q4_q8_i8mm 'zip[12]' 8 "layout of tokens"
 } > "$work/table"
 echo "$compiler; cycles per block of 32 weights, row and token on ${cpus[*]}:"
 cat "$work/table"

@@ -1,39 +1,9 @@
-// Rows of weights times a batch of activations on aarch64: the result is cut into tiles.
-//
-// The file that includes this one gives quantized_tile, and how many rows and tokens a tile has.
+// What the aarch64 kernels of quantised rows times a batch of activations share.
 #ifndef GANGLION_ARM_GEMM_H
 #define GANGLION_ARM_GEMM_H
 
 #include "neon.h"
-
-// Some rows by some tokens; both are there, and no more than a tile has.
-typedef struct {
-    float *out;
-    size_t out_stride;
-    const uint8_t *rows;
-    size_t stride, row_count;
-    const int8_t *codes;
-    size_t code_stride;
-    const float *scales;
-    const uint32_t *at;
-    size_t token_count, groups;
-} tile;
-
-INLINE void quantized_tile(const tile *t, int code_bytes);
-
-// A row; those that are not there repeat the last one.
-INLINE const uint8_t *row_of(const tile *t, size_t row) {
-    return t->rows + min(row, t->row_count - 1) * t->stride;
-}
-
-// Codes and scales of a token from a group on.
-INLINE const int8_t *codes_of(const tile *t, size_t token, size_t group) {
-    return t->codes + t->at[token] * t->code_stride + group * GROUP;
-}
-
-INLINE const float *scales_of(const tile *t, size_t token, size_t group) {
-    return t->scales + t->at[token] * t->groups + group;
-}
+#include "tile.h"
 
 // The weights of 16 bytes of q4 codes, each 16 times too large.
 typedef struct {
@@ -52,30 +22,6 @@ INLINE nibbles split(uint8x16_t codes) {
 // are 16 times too large begin as 1.5 * 2^19, whose last bit is worth 1/16.
 INLINE float32x4_t sum_zero(bool large) {
     return vdupq_n_f32(large ? 0x1.8p19f : 0x1.8p23f);
-}
-
-INLINE void gemm(float *out, size_t out_stride, size_t count, int code_bytes, const uint8_t *rows,
-                 size_t stride, const int8_t *codes, size_t code_stride, const float *scales,
-                 const uint32_t *at, size_t tokens, size_t groups, size_t tile_rows,
-                 size_t tile_tokens) {
-    for (size_t row = 0; row < count; row += tile_rows) {
-        for (size_t token = 0; token < tokens; token += tile_tokens) {
-            tile t = {
-                .out = out + token * out_stride + row,
-                .out_stride = out_stride,
-                .rows = rows + row * stride,
-                .stride = stride,
-                .row_count = min(count - row, tile_rows),
-                .codes = codes,
-                .code_stride = code_stride,
-                .scales = scales,
-                .at = at + token,
-                .token_count = min(tokens - token, tile_tokens),
-                .groups = groups,
-            };
-            quantized_tile(&t, code_bytes);
-        }
-    }
 }
 
 #endif

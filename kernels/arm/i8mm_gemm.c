@@ -63,57 +63,51 @@ INLINE void lay_out_q4(pair *to, const uint8_t *a, const uint8_t *b, size_t widt
     }
 }
 
+INLINE size_t round_up(size_t count, size_t to) {
+    return (count + to - 1) / to * to;
+}
+
 // The four groups from lane `lane` on of a band of `width` groups that begins at `group`, of all
-// tokens.
-INLINE void lay_out_tokens(pair to[PAIRS], const tile *t, size_t group, size_t lane,
-                           size_t width) {
-    size_t last = t->token_count - 1;
-    for (size_t i = 0; i < t->token_count; i += 2 * TOKENS) {
-        UNROLL for (size_t p = 0; p < TOKENS; p++) {
-            pair *at = to + i / 2 + p;
-            // Tokens that are not there repeat the last one.
-            size_t a = min(i + 2 * p, last), b = min(i + 2 * p + 1, last);
-            const int8_t *a_codes = codes_of(t, a, group), *b_codes = codes_of(t, b, group);
-            lay_out_q8(at, (const uint8_t *)a_codes + lane * 4,
-                       (const uint8_t *)b_codes + lane * 4, width);
-            float32x4_t scale_a = vld1q_f32(scales_of(t, a, group + lane));
-            float32x4_t scale_b = vld1q_f32(scales_of(t, b, group + lane));
-            UNROLL for (int g = 0; g < 4; g++) {
-                at->scales[g] =
-                    vcombine_f32(vdup_laneq_f32(scale_a, g), vdup_laneq_f32(scale_b, g));
-            }
+// tokens. Those that are not there repeat the last one.
+INLINE void lay_out_tokens(pair *to, const tile *t, size_t group, size_t lane, size_t width) {
+    size_t last = t->token_count - 1, end = round_up(t->token_count, 2 * TOKENS);
+    for (size_t i = 0; i < end; i += 2, to++) {
+        size_t a = min(i, last), b = min(i + 1, last);
+        const int8_t *a_codes = codes_of(t, a, group), *b_codes = codes_of(t, b, group);
+        lay_out_q8(to, (const uint8_t *)a_codes + lane * 4, (const uint8_t *)b_codes + lane * 4,
+                   width);
+        float32x4_t a_scales = vld1q_f32(scales_of(t, a, group + lane));
+        float32x4_t b_scales = vld1q_f32(scales_of(t, b, group + lane));
+        UNROLL for (int g = 0; g < 4; g++) {
+            to->scales[g] = vcombine_f32(vdup_laneq_f32(a_scales, g), vdup_laneq_f32(b_scales, g));
         }
     }
 }
 
 // The same of all rows, whose bands begin at byte `band`.
-INLINE void lay_out_rows(pair to[PAIRS], const tile *t, size_t band, size_t lane, size_t width,
+INLINE void lay_out_rows(pair *to, const tile *t, size_t band, size_t lane, size_t width,
                          int code_bytes) {
-    for (size_t i = 0; i < t->row_count; i += 2 * ROWS) {
-        for (size_t p = 0; p < ROWS; p++) {
-            pair *at = to + i / 2 + p;
-            const uint8_t *a = row_of(t, i + 2 * p) + band;
-            const uint8_t *b = row_of(t, i + 2 * p + 1) + band;
-            if (code_bytes == GROUP) {
-                lay_out_q8(at, a + lane * 4, b + lane * 4, width);
-            } else {
-                lay_out_q4(at, a + lane * 4, b + lane * 4, width);
-            }
-            size_t scales_at = width * (size_t)code_bytes / 2 + lane;
-            float32x4_t scale_a = load_f16(a, scales_at), scale_b = load_f16(b, scales_at);
-            float32x4x2_t zip = vzipq_f32(scale_a, scale_b);
-            UNROLL for (int i = 0; i < 2; i++) {
-                float64x2_t two = vreinterpretq_f64_f32(zip.val[i]);
-                at->scales[2 * i] = vreinterpretq_f32_f64(vdupq_laneq_f64(two, 0));
-                at->scales[2 * i + 1] = vreinterpretq_f32_f64(vdupq_laneq_f64(two, 1));
-            }
+    size_t end = round_up(t->row_count, 2 * ROWS);
+    for (size_t i = 0; i < end; i += 2, to++) {
+        const uint8_t *a = row_of(t, i) + band, *b = row_of(t, i + 1) + band;
+        if (code_bytes == GROUP) {
+            lay_out_q8(to, a + lane * 4, b + lane * 4, width);
+        } else {
+            lay_out_q4(to, a + lane * 4, b + lane * 4, width);
+        }
+        size_t scales_at = width * (size_t)code_bytes / 2 + lane;
+        float32x4x2_t zip = vzipq_f32(load_f16(a, scales_at), load_f16(b, scales_at));
+        UNROLL for (int half = 0; half < 2; half++) {
+            float64x2_t two = vreinterpretq_f64_f32(zip.val[half]);
+            to->scales[2 * half] = vreinterpretq_f32_f64(vdupq_laneq_f64(two, 0));
+            to->scales[2 * half + 1] = vreinterpretq_f32_f64(vdupq_laneq_f64(two, 1));
         }
     }
 }
 
-// One group of four tokens by eight rows.
-INLINE void multiply(float32x4_t (*sums)[PAIRS], const pair *tokens, const pair *rows,
-                     size_t group, int code_bytes) {
+// One group of four tokens by eight rows; a token pair's sums are PAIRS on from the one before.
+INLINE void multiply(float32x4_t *sums, const pair *tokens, const pair *rows, size_t group,
+                     int code_bytes) {
     const float32x4_t zero = sum_zero(code_bytes < GROUP);
     int32x4_t acc[TOKENS][ROWS];
     UNROLL for (int i = 0; i < TOKENS * ROWS; i++) {
@@ -145,7 +139,20 @@ INLINE void multiply(float32x4_t (*sums)[PAIRS], const pair *tokens, const pair 
     }
     UNROLL for (int t = 0; t < TOKENS; t++) {
         UNROLL for (int r = 0; r < ROWS; r++) {
-            sums[t][r] = vaddq_f32(sums[t][r], terms[t][r]);
+            sums[t * PAIRS + r] = vaddq_f32(sums[t * PAIRS + r], terms[t][r]);
+        }
+    }
+}
+
+// Four groups of all tokens by all rows.
+INLINE void multiply_all(float32x4_t (*sums)[PAIRS][PAIRS], const pair *tokens, const pair *rows,
+                         const tile *t, int code_bytes) {
+    for (size_t token = 0; 2 * token < t->token_count; token += TOKENS) {
+        for (size_t row = 0; 2 * row < t->row_count; row += ROWS) {
+            for (size_t group = 0; group < 4; group++) {
+                float32x4_t *first = &sums[group][token][row];
+                multiply(first, tokens + token, rows + row, group, code_bytes);
+            }
         }
     }
 }
@@ -193,15 +200,7 @@ INLINE void quantized_tile(const tile *t, int code_bytes) {
         for (size_t lane = 0; lane < width; lane += 4) {
             lay_out_tokens(tokens, t, group, lane, width);
             lay_out_rows(rows, t, band, lane, width, code_bytes);
-            for (size_t token = 0; token < t->token_count; token += 2 * TOKENS) {
-                for (size_t row = 0; row < t->row_count; row += 2 * ROWS) {
-                    size_t x = token / 2, w = row / 2;
-                    for (size_t g = 0; g < 4; g++) {
-                        float32x4_t *first = &sums[lane + g][x][w];
-                        multiply((float32x4_t(*)[PAIRS])(void *)first, tokens + x, rows + w, g, code_bytes);
-                    }
-                }
-            }
+            multiply_all(sums + lane, tokens, rows, t, code_bytes);
         }
     }
     store_tile(t, sums);

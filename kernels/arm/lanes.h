@@ -1,10 +1,10 @@
 // Rows of weights times a batch of activations where a lane is a group, as codes are stored: four
 // groups, a quarter of a band, are one register.
 //
-// The file that includes this one gives ABREAST, how many tokens share registers, LARGE, whether it
-// takes nibbles 16 times too large, and `dots`. That adds the products of a quarter of four rows with
-// `count` tokens to acc[token][row]: 8 registers of each row, w[step][row], and of each token, at
-// codes[token], `apart` bytes from one to the next. `count` and code_bytes are compile-time
+// The file that includes this one gives ABREAST, how many tokens share registers, LARGE, whether
+// it takes nibbles 16 times too large, and `dots`. That adds the products of a quarter of four rows
+// with `count` tokens to acc[token][row]: 8 registers of each row, w[step][row], and of each token,
+// at codes[token], `apart` bytes from one to the next. `count` and code_bytes are compile-time
 // constants.
 #ifndef GANGLION_ARM_LANES_H
 #define GANGLION_ARM_LANES_H

@@ -13,10 +13,6 @@
 
 enum { GROUP = 32, LANES = 16, QUARTERS = 4 };
 
-INLINE size_t min(size_t a, size_t b) {
-    return a < b ? a : b;
-}
-
 // Four values of an f16 array.
 INLINE float32x4_t load_f16(const void *halves, size_t index) {
     uint8x8_t bytes = vld1_u8((const uint8_t *)halves + 2 * index);

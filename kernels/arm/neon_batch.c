@@ -1,12 +1,9 @@
-// Down columns of many neurons for many tokens, in fixed point: ARMv8.0.
-//
-// m = h * 2^16 + l with l and h in 16 bits. The weights of a group of outputs are widened to 16 bits
-// once for all tokens: 256 neurons make a tile of 16 KiB that stays in the first-level cache. Three
-// tokens times 32 outputs are 24 registers of sums. A chunk of 256 neurons keeps them below 2^31:
-// 256 * 2^15 * 127.
+// Down columns of many neurons for many tokens, in fixed point: ARMv8.0. Three tokens times 32
+// outputs are 24 registers of sums.
 #include "down.h"
+#include "batch.h"
 
-enum { NEURONS = 256, TOKENS = 3, FACTORS = 2 * NEURONS, ABREAST = 8 };
+enum { ABREAST = 8 };
 
 // Four values from x[i] on; those from `count` on are zero.
 INLINE float32x4_t load_some(const float *x, size_t i, size_t count) {
@@ -44,10 +41,10 @@ size_t gk_multipliers_i16_f32_neon(int16_t *low, int16_t *high, bool *any_high, 
     return count;
 }
 
-// tile[neuron][output]: the weights of a group.
-INLINE void widen(int16_t *tile, const uint8_t *const *columns, size_t neurons, size_t group,
+// tile[neuron][output].
+INLINE void widen(int16_t *tile, const uint8_t *const *columns, size_t pairs, size_t group,
                   size_t groups, int code_bytes) {
-    for (size_t n = 0; n < neurons; n++, tile += GROUP) {
+    for (size_t n = 0; n < 2 * pairs; n++, tile += GROUP) {
         weights w = group_weights(columns[n], group, groups, code_bytes);
         vst1q_s16(tile, vmovl_s8(vget_low_s8(w.low)));
         vst1q_s16(tile + 8, vmovl_high_s8(w.low));
@@ -65,9 +62,8 @@ INLINE void add_wide(int64_t *sums, int32x4_t values, int shift) {
     vst1q_s64(sums + 2, vaddq_s64(vld1q_s64(sums + 2), high));
 }
 
-// A tile times the factors of three tokens, added to the sums of the `tokens` that are there.
 INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, const int16_t *tile,
-                     size_t neurons, const int16_t *factors, size_t tokens, int shift) {
+                     size_t pairs, const int16_t *factors, size_t tokens, int shift) {
     int32x4_t acc[TOKENS][GROUP / 4];
     UNROLL for (int t = 0; t < TOKENS; t++) {
         UNROLL for (int v = 0; v < GROUP / 4; v++) {
@@ -75,7 +71,7 @@ INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, cons
         }
     }
     // Behind the last neuron factors are zero: what the tile holds there does not count.
-    for (size_t n = 0; n < neurons; n += ABREAST, tile += ABREAST * GROUP) {
+    for (size_t n = 0; n < 2 * pairs; n += ABREAST, tile += ABREAST * GROUP) {
         int16x8_t f[TOKENS];
         UNROLL for (size_t t = 0; t < TOKENS; t++) {
             f[t] = vld1q_s16(factors + t * FACTORS + n);
@@ -100,31 +96,11 @@ INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, cons
     }
 }
 
-INLINE void batch(int64_t *sums, size_t sums_stride, const uint32_t *at, int16_t *tile,
-                  const uint8_t *const *columns, size_t neurons, const int16_t *factors,
-                  const bool *any_high, size_t tokens, size_t groups, int code_bytes) {
-    for (size_t group = 0; group < groups; group++, sums += GROUP) {
-        widen(tile, columns, neurons, group, groups, code_bytes);
-        for (size_t t = 0; t < tokens; t += TOKENS) {
-            size_t count = min(tokens - t, TOKENS);
-            bool split = false;
-            for (size_t i = 0; i < count; i++) {
-                split |= any_high[t + i];
-            }
-            const int16_t *low = factors + t * FACTORS;
-            multiply(sums, sums_stride, at + t, tile, neurons, low, count, 0);
-            if (split) {
-                multiply(sums, sums_stride, at + t, tile, neurons, low + NEURONS, count, 16);
-            }
-        }
-    }
-}
-
 void gk_batch_i64_q8_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
                               void *scratch, const uint8_t *const *columns, size_t pairs,
                               const int16_t *factors, const bool *any_high, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, 2 * pairs, factors, any_high, tokens, groups,
+    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups,
           GROUP);
 }
 
@@ -132,6 +108,6 @@ void gk_batch_i64_q4_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t 
                               void *scratch, const uint8_t *const *columns, size_t pairs,
                               const int16_t *factors, const bool *any_high, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, 2 * pairs, factors, any_high, tokens, groups,
+    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups,
           GROUP / 2);
 }

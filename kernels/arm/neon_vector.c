@@ -1,5 +1,5 @@
-// Everything that walks one or two vectors: exp, gates, norms, rope, add, f16, argmax, checksum. ARMv8.0
-// with the CRC instructions.
+// Everything that walks one or two vectors: exp, gates, norms, rope, add, f16, argmax, checksum.
+// ARMv8.0 with the CRC instructions.
 #include "neon.h"
 #include <arm_acle.h>
 

@@ -11,6 +11,7 @@
 #define GANGLION_ARM_ROWS_H
 
 #include "neon.h"
+#include "list.h"
 
 // Rows in flight, groups whose bias is kept from row to row (a multiple of LANES), a cache line.
 enum { ROWS = 4, BIAS_GROUPS = 1024, LINE = 64 };
@@ -70,12 +71,6 @@ INLINE void prefetch(int count, int bytes, const uint8_t *const rows[ROWS],
             __builtin_prefetch((const void *)(at + (size_t)line));
         }
     }
-}
-
-// Row `i`, of a list or of a block.
-INLINE const uint8_t *row_at(const uint8_t *const *list, const uint8_t *block, size_t stride,
-                             size_t i) {
-    return list != NULL ? list[i] : block + i * stride;
 }
 
 // Bytes from row `i` of a list to the one that takes its place in the next turn, or to itself.

@@ -3,26 +3,9 @@
 // The 16 partial sums of a row are two registers. A half band (8 groups, or the 4 of a narrow last
 // band) is one register of four codes a lane. Several rows share each load of the activation.
 #include "avx2.h"
+#include "list.h"
 
 enum { ROWS = 4 };
-
-// `lanes` (8 or 4) lanes of four codes, or of one float; missing lanes are zero.
-INLINE __m256i load_codes(const void *at, int lanes) {
-    if (lanes == 8) {
-        return _mm256_loadu_si256((const __m256i *)at);
-    }
-    return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)at));
-}
-
-INLINE __m256 load_floats(const float *at, int lanes) {
-    return lanes == 8 ? _mm256_loadu_ps(at) : _mm256_zextps128_ps256(_mm_loadu_ps(at));
-}
-
-INLINE __m256 load_scales(const void *at, int lanes) {
-    __m128i halves = lanes == 8 ? _mm_loadu_si128((const __m128i *)at)
-                                : _mm_loadl_epi64((const __m128i *)at);
-    return _mm256_cvtph_ps(halves);
-}
 
 // partial + sum * (row scale * activation scale), lane by lane.
 INLINE __m256 add_scaled(__m256 partial, __m256i sum, const void *row_scales, __m256 x_scales,
@@ -31,9 +14,10 @@ INLINE __m256 add_scaled(__m256 partial, __m256i sum, const void *row_scales, __
     return _mm256_add_ps(partial, _mm256_mul_ps(_mm256_cvtepi32_ps(sum), scale));
 }
 
-// One band of `width` groups of `count` rows, both compile-time constants.
-INLINE void q8_band(__m256 partials[ROWS][2], int count, int width, const uint8_t *rows,
-                    size_t stride, const int8_t *codes, const float *scales) {
+// One band of `width` groups of `count` rows, both compile-time constants; it begins at byte
+// `start` of each.
+INLINE void q8_band(__m256 partials[ROWS][2], int count, int width, const uint8_t *const *rows,
+                    size_t start, const int8_t *codes, const float *scales) {
     const __m256i ones = _mm256_set1_epi16(1);
     UNROLL for (int half = 0; 8 * half < width; half++) {
         int lanes = width - 8 * half < 8 ? width - 8 * half : 8;
@@ -46,21 +30,21 @@ INLINE void q8_band(__m256 partials[ROWS][2], int count, int width, const uint8_
             __m256i x = load_codes(codes + at, lanes);
             UNROLL for (int r = 0; r < count; r++) {
                 // |w| * (x with the sign of w): a pair is at most 2 * 127 * 127 < 2^15.
-                __m256i w = load_codes(rows + (size_t)r * stride + at, lanes);
+                __m256i w = load_codes(rows[r] + start + at, lanes);
                 __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
                 sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(pairs, ones));
             }
         }
         __m256 x_scales = load_floats(scales + 8 * half, lanes);
         UNROLL for (int r = 0; r < count; r++) {
-            const uint8_t *row_scales = rows + (size_t)r * stride + width * GROUP + half * 16;
+            const uint8_t *row_scales = rows[r] + start + width * GROUP + half * 16;
             partials[r][half] = add_scaled(partials[r][half], sum[r], row_scales, x_scales, lanes);
         }
     }
 }
 
-INLINE void q4_band(__m256 partials[ROWS][2], int count, int width, const uint8_t *rows,
-                    size_t stride, const int8_t *codes, const float *scales) {
+INLINE void q4_band(__m256 partials[ROWS][2], int count, int width, const uint8_t *const *rows,
+                    size_t start, const int8_t *codes, const float *scales) {
     const __m256i ones = _mm256_set1_epi16(1), low = _mm256_set1_epi8(15);
     const __m256i eights = _mm256_set1_epi8(8);
     UNROLL for (int half = 0; 8 * half < width; half++) {
@@ -78,7 +62,7 @@ INLINE void q4_band(__m256 partials[ROWS][2], int count, int width, const uint8_
             bias = _mm256_add_epi16(bias, _mm256_maddubs_epi16(eights, x0));
             bias = _mm256_add_epi16(bias, _mm256_maddubs_epi16(eights, x1));
             UNROLL for (int r = 0; r < count; r++) {
-                __m256i w = load_codes(rows + (size_t)r * stride + at, lanes);
+                __m256i w = load_codes(rows[r] + start + at, lanes);
                 __m256i w0 = _mm256_and_si256(w, low);
                 __m256i w1 = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
                 sum[r] = _mm256_add_epi16(sum[r], _mm256_maddubs_epi16(w0, x0));
@@ -87,30 +71,37 @@ INLINE void q4_band(__m256 partials[ROWS][2], int count, int width, const uint8_
         }
         __m256 x_scales = load_floats(scales + 8 * half, lanes);
         UNROLL for (int r = 0; r < count; r++) {
-            const uint8_t *row_scales = rows + (size_t)r * stride + width * GROUP / 2 + half * 16;
+            const uint8_t *row_scales = rows[r] + start + width * GROUP / 2 + half * 16;
             __m256i exact = _mm256_madd_epi16(_mm256_sub_epi16(sum[r], bias), ones);
             partials[r][half] = add_scaled(partials[r][half], exact, row_scales, x_scales, lanes);
         }
     }
 }
 
+INLINE void four_rows(const uint8_t **rows, const uint8_t *const *list, const uint8_t *block,
+                      size_t stride, size_t i) {
+    UNROLL for (size_t r = 0; r < ROWS; r++) {
+        rows[r] = row_at(list, block, stride, i + r);
+    }
+}
+
 // Dot products of `count` rows; `code_bytes` a group is 32 for q8 and 16 for q4.
-INLINE void quantized_rows(float *out, int count, int code_bytes, const uint8_t *rows,
-                           size_t stride, const int8_t *codes, const float *scales,
-                           size_t groups) {
+INLINE void quantized_rows(float *out, int count, int code_bytes, const uint8_t *const *rows,
+                           const int8_t *codes, const float *scales, size_t groups) {
     __m256 partials[ROWS][2];
+    size_t start = 0;
     UNROLL for (int r = 0; r < count; r++) {
         partials[r][0] = partials[r][1] = _mm256_setzero_ps();
     }
 #define BAND(width)                                                                                \
     if (code_bytes == GROUP) {                                                                     \
-        q8_band(partials, count, width, rows, stride, codes, scales);                              \
+        q8_band(partials, count, width, rows, start, codes, scales);                               \
     } else {                                                                                       \
-        q4_band(partials, count, width, rows, stride, codes, scales);                              \
+        q4_band(partials, count, width, rows, start, codes, scales);                               \
     }
     for (; groups >= LANES; groups -= LANES) {
         BAND(LANES)
-        rows += LANES * (code_bytes + 2);
+        start += LANES * (size_t)(code_bytes + 2);
         codes += LANES * GROUP;
         scales += LANES;
     }
@@ -131,28 +122,43 @@ INLINE void quantized_rows(float *out, int count, int code_bytes, const uint8_t 
     }
 }
 
-INLINE void quantized(float *out, size_t count, int code_bytes, const uint8_t *rows, size_t stride,
-                      const int8_t *codes, const float *scales, size_t groups) {
+// Rows of a list, or, where that is null, of a block.
+INLINE void quantized(float *out, size_t count, int code_bytes, const uint8_t *const *list,
+                      const uint8_t *block, size_t stride, const int8_t *codes,
+                      const float *scales, size_t groups) {
     size_t i = 0;
     for (; i + ROWS <= count; i += ROWS) {
-        quantized_rows(out + i, ROWS, code_bytes, rows + i * stride, stride, codes, scales, groups);
+        const uint8_t *rows[ROWS];
+        four_rows(rows, list, block, stride, i);
+        quantized_rows(out + i, ROWS, code_bytes, rows, codes, scales, groups);
     }
     for (; i < count; i++) {
-        quantized_rows(out + i, 1, code_bytes, rows + i * stride, stride, codes, scales, groups);
+        const uint8_t *row = row_at(list, block, stride, i);
+        quantized_rows(out + i, 1, code_bytes, &row, codes, scales, groups);
     }
 }
 
 void gk_matvec_f32_q8_q8_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP, NULL, rows, stride, codes, scales, groups);
 }
 
 void gk_matvec_f32_q4_q8_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
                               const int8_t *codes, const float *scales, size_t groups) {
-    quantized(out, count, GROUP / 2, rows, stride, codes, scales, groups);
+    quantized(out, count, GROUP / 2, NULL, rows, stride, codes, scales, groups);
 }
 
-INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, const float *x,
+void gk_rows_f32_q8_q8_avx2(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP, rows, NULL, 0, codes, scales, groups);
+}
+
+void gk_rows_f32_q4_q8_avx2(float *out, size_t count, const uint8_t *const *rows,
+                            const int8_t *codes, const float *scales, size_t groups) {
+    quantized(out, count, GROUP / 2, rows, NULL, 0, codes, scales, groups);
+}
+
+INLINE void f16_rows(float *out, int count, const uint8_t *const *rows, const float *x,
                      size_t len) {
     __m256 partials[ROWS][2];
     UNROLL for (int r = 0; r < count; r++) {
@@ -162,7 +168,7 @@ INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, 
         UNROLL for (size_t half = 0; half < 2; half++) {
             __m256 x8 = _mm256_loadu_ps(x + i + 8 * half);
             UNROLL for (int r = 0; r < count; r++) {
-                __m256 w = load_f16(rows + (size_t)r * stride, i + 8 * half);
+                __m256 w = load_f16(rows[r], i + 8 * half);
                 partials[r][half] = _mm256_add_ps(partials[r][half], _mm256_mul_ps(w, x8));
             }
         }
@@ -172,15 +178,28 @@ INLINE void f16_rows(float *out, int count, const uint8_t *rows, size_t stride, 
     }
 }
 
-void gk_matvec_f32_f16_f32_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
-                                const float *x, size_t len) {
+INLINE void f16(float *out, size_t count, const uint8_t *const *list, const uint8_t *block,
+                size_t stride, const float *x, size_t len) {
     size_t i = 0;
     for (; i + ROWS <= count; i += ROWS) {
-        f16_rows(out + i, ROWS, rows + i * stride, stride, x, len);
+        const uint8_t *rows[ROWS];
+        four_rows(rows, list, block, stride, i);
+        f16_rows(out + i, ROWS, rows, x, len);
     }
     for (; i < count; i++) {
-        f16_rows(out + i, 1, rows + i * stride, stride, x, len);
+        const uint8_t *row = row_at(list, block, stride, i);
+        f16_rows(out + i, 1, &row, x, len);
     }
+}
+
+void gk_matvec_f32_f16_f32_avx2(float *out, size_t count, const uint8_t *rows, size_t stride,
+                                const float *x, size_t len) {
+    f16(out, count, NULL, rows, stride, x, len);
+}
+
+void gk_rows_f32_f16_f32_avx2(float *out, size_t count, const uint8_t *const *rows,
+                              const float *x, size_t len) {
+    f16(out, count, rows, NULL, 0, x, len);
 }
 
 // Eight codes: the integers nearest to x * inverse, ties to even.

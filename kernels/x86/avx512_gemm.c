@@ -4,35 +4,11 @@
 // while the tile walks along the bands; the weights of two rows of a band are unpacked into
 // registers once for all tokens.
 #include "avx512.h"
+#include "tile.h"
 
 enum { TILE_ROWS = 16, TILE_TOKENS = 16, ABREAST = 2 };
 
-typedef struct {
-    float *out;
-    size_t out_stride;
-    const uint8_t *rows;
-    size_t stride, row_count;
-    const int8_t *codes;
-    size_t code_stride;
-    const float *scales;
-    const uint32_t *at;
-    size_t token_count, groups;
-} tile;
-
 typedef __m512 partial_sums[TILE_TOKENS][TILE_ROWS];
-
-// Codes and scales of a token from a group on.
-INLINE const int8_t *codes_of(const tile *t, size_t token, size_t group) {
-    return t->codes + t->at[token] * t->code_stride + group * GROUP;
-}
-
-INLINE const float *scales_of(const tile *t, size_t token, size_t group) {
-    return t->scales + t->at[token] * t->groups + group;
-}
-
-INLINE size_t min(size_t a, size_t b) {
-    return a < b ? a : b;
-}
 
 // The codes of one row of a band as bytes without a sign, w + 8 or w + 128.
 INLINE void unpack(__m512i *w, const uint8_t *row, int code_bytes, size_t width) {
@@ -208,43 +184,20 @@ INLINE void quantized_tile(const tile *t, int code_bytes) {
     store_tile(sums, t);
 }
 
-INLINE void quantized(float *out, size_t out_stride, size_t count, const uint8_t *rows,
-                      size_t stride, const int8_t *codes, size_t code_stride, const float *scales,
-                      const uint32_t *at, size_t tokens, size_t groups, int code_bytes) {
-    for (size_t row = 0; row < count; row += TILE_ROWS) {
-        for (size_t token = 0; token < tokens; token += TILE_TOKENS) {
-            tile t = {
-                .out = out + token * out_stride + row,
-                .out_stride = out_stride,
-                .rows = rows + row * stride,
-                .stride = stride,
-                .row_count = min(count - row, TILE_ROWS),
-                .codes = codes,
-                .code_stride = code_stride,
-                .scales = scales,
-                .at = at + token,
-                .token_count = min(tokens - token, TILE_TOKENS),
-                .groups = groups,
-            };
-            quantized_tile(&t, code_bytes);
-        }
-    }
-}
-
 void gk_gemm_f32_q8_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
                               size_t groups) {
-    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, at, tokens, groups,
-              GROUP);
+    gemm(out, out_stride, count, GROUP, rows, stride, codes, code_stride, scales, at, tokens,
+         groups, TILE_ROWS, TILE_TOKENS);
 }
 
 void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
                               size_t groups) {
-    quantized(out, out_stride, count, rows, stride, codes, code_stride, scales, at, tokens, groups,
-              GROUP / 2);
+    gemm(out, out_stride, count, GROUP / 2, rows, stride, codes, code_stride, scales, at, tokens,
+         groups, TILE_ROWS, TILE_TOKENS);
 }
 
 // Four rows by four tokens of `tokens` (up to four), all partial sums in registers.

@@ -97,15 +97,17 @@ kernels! {
     /// q8 rows of a list.
     q8(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
        scales: *const f32, groups: usize) -> ():
-        fn gk_rows_f32_q8_q8_avx512, fn gk_rows_f32_q8_q8_neon, fn gk_rows_f32_q8_q8_dotprod;
+        fn gk_rows_f32_q8_q8_avx2, fn gk_rows_f32_q8_q8_avx512, fn gk_rows_f32_q8_q8_neon,
+        fn gk_rows_f32_q8_q8_dotprod;
     /// q4 rows of a list.
     q4(out: *mut f32, count: usize, rows: *const *const u8, codes: *const i8,
        scales: *const f32, groups: usize) -> ():
-        fn gk_rows_f32_q4_q8_avx512, fn gk_rows_f32_q4_q8_neon, fn gk_rows_f32_q4_q8_dotprod;
+        fn gk_rows_f32_q4_q8_avx2, fn gk_rows_f32_q4_q8_avx512, fn gk_rows_f32_q4_q8_neon,
+        fn gk_rows_f32_q4_q8_dotprod;
     /// f16 rows of a list.
     f16(out: *mut f32, count: usize, rows: *const *const u8, x: *const f32,
         len: usize) -> ():
-        fn gk_rows_f32_f16_f32_avx512, fn gk_rows_f32_f16_f32_neon;
+        fn gk_rows_f32_f16_f32_avx2, fn gk_rows_f32_f16_f32_avx512, fn gk_rows_f32_f16_f32_neon;
 }
 
 kernels! {
@@ -164,18 +166,18 @@ kernels! {
     q8(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
        codes: *const i8, code_stride: usize, scales: *const f32, at: *const u32, tokens: usize,
        groups: usize) -> ():
-        fn gk_gemm_f32_q8_q8_avx512, fn gk_gemm_f32_q8_q8_neon,
+        fn gk_gemm_f32_q8_q8_avx2, fn gk_gemm_f32_q8_q8_avx512, fn gk_gemm_f32_q8_q8_neon,
         fn gk_gemm_f32_q8_q8_dotprod, fn gk_gemm_f32_q8_q8_i8mm;
     /// q4 rows.
     q4(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
        codes: *const i8, code_stride: usize, scales: *const f32, at: *const u32, tokens: usize,
        groups: usize) -> ():
-        fn gk_gemm_f32_q4_q8_avx512, fn gk_gemm_f32_q4_q8_neon,
+        fn gk_gemm_f32_q4_q8_avx2, fn gk_gemm_f32_q4_q8_avx512, fn gk_gemm_f32_q4_q8_neon,
         fn gk_gemm_f32_q4_q8_dotprod, fn gk_gemm_f32_q4_q8_i8mm;
     /// f16 rows.
     f16(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
         x: *const f32, x_stride: usize, at: *const u32, tokens: usize, len: usize) -> ():
-        fn gk_gemm_f32_f16_f32_avx512, fn gk_gemm_f32_f16_f32_neon;
+        fn gk_gemm_f32_f16_f32_avx2, fn gk_gemm_f32_f16_f32_avx512, fn gk_gemm_f32_f16_f32_neon;
 }
 
 kernels! {
@@ -184,17 +186,18 @@ kernels! {
     /// Fixed-point multipliers of one token.
     multipliers(low: *mut i16, high: *mut i16, any_high: *mut bool, x: *const f32,
                 scales: *const f32, per_unit: f32, count: usize) -> usize:
-        fn gk_multipliers_i16_f32_avx512, fn gk_multipliers_i16_f32_neon;
+        fn gk_multipliers_i16_f32_avx2, fn gk_multipliers_i16_f32_avx512,
+        fn gk_multipliers_i16_f32_neon;
     /// q8 columns.
     q8(sums: *mut i64, sums_stride: usize, at: *const u32, scratch: *mut u8,
        columns: *const *const u8, pairs: usize, factors: *const i16, any_high: *const bool,
        tokens: usize, groups: usize) -> ():
-        fn gk_batch_i64_q8_i16_avx512, fn gk_batch_i64_q8_i16_neon;
+        fn gk_batch_i64_q8_i16_avx2, fn gk_batch_i64_q8_i16_avx512, fn gk_batch_i64_q8_i16_neon;
     /// q4 columns.
     q4(sums: *mut i64, sums_stride: usize, at: *const u32, scratch: *mut u8,
        columns: *const *const u8, pairs: usize, factors: *const i16, any_high: *const bool,
        tokens: usize, groups: usize) -> ():
-        fn gk_batch_i64_q4_i16_avx512, fn gk_batch_i64_q4_i16_neon;
+        fn gk_batch_i64_q4_i16_avx2, fn gk_batch_i64_q4_i16_avx512, fn gk_batch_i64_q4_i16_neon;
 }
 
 // The checksum is handed on as a plain function, so each table wraps its own.

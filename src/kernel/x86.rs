@@ -25,7 +25,22 @@ const AVX2_BODIES: Bodies = Bodies {
 /// AVX2, F16C, SSE4.2, PCLMULQDQ.
 pub(super) static AVX2: Kernels = Kernels {
     bodies: Some(AVX2_BODIES),
+    lists: Some(Lists {
+        q8: gk_rows_f32_q8_q8_avx2,
+        q4: gk_rows_f32_q4_q8_avx2,
+        f16: gk_rows_f32_f16_f32_avx2,
+    }),
     gates: Some(Gates { silu: gk_silu_f32_f32_f32_avx2 }),
+    gemm: Some(Gemm {
+        q8: gk_gemm_f32_q8_q8_avx2,
+        q4: gk_gemm_f32_q4_q8_avx2,
+        f16: gk_gemm_f32_f16_f32_avx2,
+    }),
+    down: Some(Down {
+        multipliers: gk_multipliers_i16_f32_avx2,
+        q8: gk_batch_i64_q8_i16_avx2,
+        q4: gk_batch_i64_q4_i16_avx2,
+    }),
     ..Kernels::none(Isa::Avx2, crc32c)
 };
 
