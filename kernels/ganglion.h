@@ -214,6 +214,12 @@ void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *ke
 
 // Attention of `group` query heads, dim apart, at each of `positions` positions, q_stride apart;
 // out alike. Position p sees first + p keys. Each result is that of the kernel for one head.
+void gk_attends_f32_f32_f32_neon(float *out, size_t out_stride, const float *q, size_t q_stride,
+                                 size_t positions, size_t group, const float *keys,
+                                 const float *values, size_t first, size_t dim, float scale);
+void gk_attends_f32_f32_f16_neon(float *out, size_t out_stride, const float *q, size_t q_stride,
+                                 size_t positions, size_t group, const uint16_t *keys,
+                                 const uint16_t *values, size_t first, size_t dim, float scale);
 void gk_attends_f32_f32_f32_avx512(float *out, size_t out_stride, const float *q, size_t q_stride,
                                    size_t positions, size_t group, const float *keys,
                                    const float *values, size_t first, size_t dim, float scale);

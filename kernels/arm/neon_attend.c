@@ -1,7 +1,8 @@
-// Attention of one query head over its cached keys and values: ARMv8.0.
+// Attention of query heads over their cached keys and values: ARMv8.0.
 #include "neon.h"
+#include "attend.h"
 
-enum { KEY_BLOCK = 32, KEYS = 4 };
+enum { KEYS = 4 };
 
 // Four keys or values; `half` is a compile-time constant.
 INLINE float32x4_t load_kv(const void *base, size_t index, bool half) {
@@ -50,59 +51,108 @@ INLINE void mix(float *out, float keep, const float *weights, size_t count, cons
     }
 }
 
-// Replaces the scores of a block by their weights; gives the largest score so far and the sum of
-// the weights. A NaN score never is the largest.
-INLINE float softmax_block(float scores[KEY_BLOCK], float *max) {
-    float32x4_t largest = vdupq_n_f32(*max);
+// Replaces the scores of a block by their weights; gives what the output so far is multiplied with.
+// A NaN score never is the largest.
+INLINE float soften(state *s, float scores[KEY_BLOCK]) {
+    float32x4_t largest = vdupq_n_f32(s->max);
     UNROLL for (int i = 0; i < KEY_BLOCK; i += 4) {
         largest = max_number(vld1q_f32(scores + i), largest);
     }
-    *max = vmaxvq_f32(largest);
+    float max = vmaxvq_f32(largest);
     float32x4_t partials[QUARTERS];
     UNROLL for (int i = 0; i < QUARTERS; i++) {
-        float32x4_t low = exp4(vsubq_f32(vld1q_f32(scores + 4 * i), vdupq_n_f32(*max)));
-        float32x4_t high = exp4(vsubq_f32(vld1q_f32(scores + 16 + 4 * i), vdupq_n_f32(*max)));
+        float32x4_t low = exp4(vsubq_f32(vld1q_f32(scores + 4 * i), vdupq_n_f32(max)));
+        float32x4_t high = exp4(vsubq_f32(vld1q_f32(scores + 16 + 4 * i), vdupq_n_f32(max)));
         vst1q_f32(scores + 4 * i, low);
         vst1q_f32(scores + 16 + 4 * i, high);
         partials[i] = vaddq_f32(low, high);
     }
-    return tree(partials);
+    float keep = vgetq_lane_f32(exp4(vdupq_n_f32(s->max - max)), 0);
+    s->max = max;
+    s->total = s->total * keep + tree(partials);
+    return keep;
 }
 
-INLINE void attend(float *out, const float *q, const void *keys, const void *values, size_t count,
-                   size_t dim, float scale, bool half) {
-    float max = -__builtin_inff(), total = 0.0f;
-    for (size_t i = 0; i < dim; i += 4) {
-        vst1q_f32(out + i, vdupq_n_f32(0.0f));
+INLINE void one_block(float *out, state *s, const float *q, const void *keys, const void *values,
+                      size_t at, size_t block, size_t dim, float scale, bool half) {
+    float weights[KEY_BLOCK];
+    // A missing key has score -inf, so weight 0, and never wins the maximum.
+    UNROLL for (int i = 0; i < KEY_BLOCK; i += 4) {
+        vst1q_f32(weights + i, vdupq_n_f32(-__builtin_inff()));
     }
-    for (size_t first = 0; first < count; first += KEY_BLOCK) {
-        size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
-        float weights[KEY_BLOCK];
-        // A missing key has score -inf, so weight 0, and never wins the maximum.
-        UNROLL for (int i = 0; i < KEY_BLOCK; i += 4) {
-            vst1q_f32(weights + i, vdupq_n_f32(-__builtin_inff()));
-        }
-        size_t j = 0;
-        for (; j + KEYS <= block; j += KEYS) {
-            score_keys(weights + j, KEYS, q, keys, (first + j) * dim, dim, scale, half);
-        }
-        for (; j < block; j++) {
-            score_keys(weights + j, 1, q, keys, (first + j) * dim, dim, scale, half);
-        }
-        float old_max = max;
-        float sum = softmax_block(weights, &max);
-        float keep = vgetq_lane_f32(exp4(vdupq_n_f32(old_max - max)), 0);
-        total = total * keep + sum;
-        size_t i = 0;
-        for (; i + 64 <= dim; i += 64) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 16, half);
-        }
-        for (; i < dim; i += LANES) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 4, half);
+    size_t j = 0;
+    for (; j + KEYS <= block; j += KEYS) {
+        score_keys(weights + j, KEYS, q, keys, at + j * dim, dim, scale, half);
+    }
+    for (; j < block; j++) {
+        score_keys(weights + j, 1, q, keys, at + j * dim, dim, scale, half);
+    }
+    float keep = soften(s, weights);
+    size_t i = 0;
+    for (; i + 64 <= dim; i += 64) {
+        mix(out + i, keep, weights, block, values, at + i, dim, 16, half);
+    }
+    for (; i < dim; i += LANES) {
+        mix(out + i, keep, weights, block, values, at + i, dim, 4, half);
+    }
+}
+
+// scores[query][j] = query . key * scale, for the key at element `at`.
+INLINE void score_queries(float (*scores)[KEY_BLOCK], size_t j, const float *const *q,
+                          const void *keys, size_t at, size_t dim, float scale, bool half) {
+    float32x4_t partials[QUERIES][QUARTERS];
+    UNROLL for (int i = 0; i < QUERIES * QUARTERS; i++) {
+        partials[i / QUARTERS][i % QUARTERS] = vdupq_n_f32(0.0f);
+    }
+    for (size_t i = 0; i < dim; i += LANES) {
+        UNROLL for (size_t quarter = 0; quarter < QUARTERS; quarter++) {
+            float32x4_t key = load_kv(keys, at + i + 4 * quarter, half);
+            UNROLL for (int h = 0; h < QUERIES; h++) {
+                float32x4_t product = vmulq_f32(vld1q_f32(q[h] + i + 4 * quarter), key);
+                partials[h][quarter] = vaddq_f32(partials[h][quarter], product);
+            }
         }
     }
-    for (size_t i = 0; i < dim; i += 4) {
-        vst1q_f32(out + i, vdivq_f32(vld1q_f32(out + i), vdupq_n_f32(total)));
+    UNROLL for (int h = 0; h < QUERIES; h++) {
+        scores[h][j] = tree(partials[h]) * scale;
+    }
+}
+
+// mix for four queries and whole blocks, 16 elements from `i` on.
+INLINE void mix_queries(float *const *out, const float *keep, float (*weights)[KEY_BLOCK],
+                        const void *values, size_t at, size_t i, size_t dim, bool half) {
+    float32x4_t sum[QUERIES][QUARTERS];
+    UNROLL for (int h = 0; h < QUERIES; h++) {
+        UNROLL for (int v = 0; v < QUARTERS; v++) {
+            sum[h][v] = vmulq_n_f32(vld1q_f32(out[h] + i + 4 * v), keep[h]);
+        }
+    }
+    for (size_t j = 0; j < KEY_BLOCK; j++) {
+        UNROLL for (int v = 0; v < QUARTERS; v++) {
+            float32x4_t value = load_kv(values, at + j * dim + i + 4 * (size_t)v, half);
+            UNROLL for (int h = 0; h < QUERIES; h++) {
+                sum[h][v] = vaddq_f32(sum[h][v], vmulq_n_f32(value, weights[h][j]));
+            }
+        }
+    }
+    UNROLL for (int h = 0; h < QUERIES; h++) {
+        UNROLL for (int v = 0; v < QUARTERS; v++) {
+            vst1q_f32(out[h] + i + 4 * v, sum[h][v]);
+        }
+    }
+}
+
+INLINE void four_block(float *const *out, state *states, const float *const *q, const void *keys,
+                       const void *values, size_t at, size_t dim, float scale, bool half) {
+    float weights[QUERIES][KEY_BLOCK], keep[QUERIES];
+    for (size_t j = 0; j < KEY_BLOCK; j++) {
+        score_queries(weights, j, q, keys, at + j * dim, dim, scale, half);
+    }
+    for (int h = 0; h < QUERIES; h++) {
+        keep[h] = soften(&states[h], weights[h]);
+    }
+    for (size_t i = 0; i < dim; i += LANES) {
+        mix_queries(out, keep, weights, values, at, i, dim, half);
     }
 }
 
@@ -114,4 +164,18 @@ void gk_attend_f32_f32_f32_neon(float *out, const float *q, const float *keys,
 void gk_attend_f32_f32_f16_neon(float *out, const float *q, const uint16_t *keys,
                                 const uint16_t *values, size_t count, size_t dim, float scale) {
     attend(out, q, keys, values, count, dim, scale, true);
+}
+
+void gk_attends_f32_f32_f32_neon(float *out, size_t out_stride, const float *q, size_t q_stride,
+                                 size_t positions, size_t group, const float *keys,
+                                 const float *values, size_t first, size_t dim, float scale) {
+    attend_block(out, out_stride, q, q_stride, positions, group, keys, values, first, dim, scale,
+                 false);
+}
+
+void gk_attends_f32_f32_f16_neon(float *out, size_t out_stride, const float *q, size_t q_stride,
+                                 size_t positions, size_t group, const uint16_t *keys,
+                                 const uint16_t *values, size_t first, size_t dim, float scale) {
+    attend_block(out, out_stride, q, q_stride, positions, group, keys, values, first, dim, scale,
+                 true);
 }

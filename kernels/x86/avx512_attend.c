@@ -1,7 +1,6 @@
 // Attention of query heads over their cached keys and values, exp and gates: AVX-512.
 #include "avx512.h"
-
-enum { KEY_BLOCK = 32 };
+#include "attend.h"
 
 // 16 keys or values; `half` is a compile-time constant.
 INLINE __m512 load_kv(const void *base, size_t index, bool half) {
@@ -73,11 +72,6 @@ INLINE void mix(float *out, float keep, const float *weights, size_t count, cons
     }
 }
 
-// The softmax of a query so far.
-typedef struct {
-    float max, total;
-} state;
-
 // From 32 scores to weights; gives what the output so far is multiplied with.
 INLINE float soften(state *s, float *weights, __m512 s0, __m512 s1) {
     float max = max_lane(s0, s1, s->max);
@@ -91,7 +85,6 @@ INLINE float soften(state *s, float *weights, __m512 s0, __m512 s1) {
     return keep;
 }
 
-// A block of up to 32 keys, from element `at` on, for one query.
 INLINE void one_block(float *out, state *s, const float *q, const void *keys, const void *values,
                       size_t at, size_t block, size_t dim, float scale, bool half) {
     size_t rest = block > LANES ? block - LANES : 0;
@@ -109,37 +102,6 @@ INLINE void one_block(float *out, state *s, const float *q, const void *keys, co
     for (; i < dim; i += LANES) {
         mix(out + i, keep, weights, block, values, at + i, dim, 1, half);
     }
-}
-
-INLINE void begin(float *out, state *s, size_t dim) {
-    *s = (state){.max = -__builtin_inff(), .total = 0.0f};
-    for (size_t i = 0; i < dim; i += LANES) {
-        _mm512_storeu_ps(out + i, _mm512_setzero_ps());
-    }
-}
-
-INLINE void finish(float *out, const state *s, size_t dim) {
-    for (size_t i = 0; i < dim; i += LANES) {
-        __m512 o = _mm512_loadu_ps(out + i);
-        _mm512_storeu_ps(out + i, _mm512_div_ps(o, _mm512_set1_ps(s->total)));
-    }
-}
-
-// One query over the keys from `first` on.
-INLINE void one_query(float *out, state *s, const float *q, const void *keys, const void *values,
-                      size_t first, size_t count, size_t dim, float scale, bool half) {
-    for (; first < count; first += KEY_BLOCK) {
-        size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
-        one_block(out, s, q, keys, values, first * dim, block, dim, scale, half);
-    }
-}
-
-INLINE void attend(float *out, const float *q, const void *keys, const void *values, size_t count,
-                   size_t dim, float scale, bool half) {
-    state s;
-    begin(out, &s, dim);
-    one_query(out, &s, q, keys, values, 0, count, dim, scale, half);
-    finish(out, &s, dim);
 }
 
 void gk_attend_f32_f32_f32_avx512(float *out, const float *q, const float *keys,
@@ -202,7 +164,6 @@ INLINE void mix4(float *const *out, const float *keep, float (*weights)[KEY_BLOC
     }
 }
 
-// A block of 32 keys that all four queries see.
 INLINE void four_block(float *const *out, state *states, const float *const *q, const void *keys,
                        const void *values, size_t at, size_t dim, float scale, bool half) {
     float weights[4][KEY_BLOCK] __attribute__((aligned(64)));
@@ -225,35 +186,6 @@ INLINE void four_block(float *const *out, state *states, const float *const *q, 
     }
     for (; i < dim; i += LANES) {
         mix4(out, keep, weights, values, at, i, dim, 1, half);
-    }
-}
-
-INLINE void attend_block(float *out, size_t out_stride, const float *q, size_t q_stride,
-                         size_t positions, size_t group, const void *keys, const void *values,
-                         size_t first, size_t dim, float scale, bool half) {
-    size_t queries = positions * group;
-    for (size_t i = 0; i < queries; i += 4) {
-        size_t some = queries - i < 4 ? queries - i : 4;
-        const float *q_at[4];
-        float *out_at[4];
-        size_t count[4];
-        state states[4];
-        for (size_t h = 0; h < some; h++) {
-            size_t position = (i + h) / group, head = (i + h) % group;
-            q_at[h] = q + position * q_stride + head * dim;
-            out_at[h] = out + position * out_stride + head * dim;
-            count[h] = first + position;
-            begin(out_at[h], &states[h], dim);
-        }
-        size_t key = 0;
-        for (; some == 4 && key + KEY_BLOCK <= count[0]; key += KEY_BLOCK) {
-            four_block(out_at, states, q_at, keys, values, key * dim, dim, scale, half);
-        }
-        for (size_t h = 0; h < some; h++) {
-            one_query(out_at[h], &states[h], q_at[h], keys, values, key, count[h], dim, scale,
-                      half);
-            finish(out_at[h], &states[h], dim);
-        }
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) static NEON: Kernels = Kernels {
         f16: gk_rows_f32_f16_f32_neon,
     }),
     gates: Some(Gates { silu: gk_silu_f32_f32_f32_neon }),
-    attends: None,
+    attends: Some(Attends { f32: gk_attends_f32_f32_f32_neon, f16: gk_attends_f32_f32_f16_neon }),
     gemm: Some(Gemm {
         q8: gk_gemm_f32_q8_q8_neon,
         q4: gk_gemm_f32_q4_q8_neon,

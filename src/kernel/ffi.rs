@@ -151,12 +151,12 @@ kernels! {
     f32(out: *mut f32, out_stride: usize, q: *const f32, q_stride: usize, positions: usize,
         group: usize, keys: *const f32, values: *const f32, first: usize, dim: usize,
         scale: f32) -> ():
-        fn gk_attends_f32_f32_f32_avx512;
+        fn gk_attends_f32_f32_f32_avx512, fn gk_attends_f32_f32_f32_neon;
     /// Over f16 keys and values.
     f16(out: *mut f32, out_stride: usize, q: *const f32, q_stride: usize, positions: usize,
         group: usize, keys: *const u16, values: *const u16, first: usize, dim: usize,
         scale: f32) -> ():
-        fn gk_attends_f32_f32_f16_avx512;
+        fn gk_attends_f32_f32_f16_avx512, fn gk_attends_f32_f32_f16_neon;
 }
 
 kernels! {
