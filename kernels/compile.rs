@@ -37,7 +37,7 @@ pub fn compile() {
     }
     match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => {
-            build("avx2", "x86", &["matvec", "gemm", "down", "batch", "attend", "vector"], &AVX2);
+            build("avx2", "x86", &["matvec", "down", "batch", "attend", "vector"], &AVX2);
             build("avx512", "x86", &["matvec", "gemm", "down", "batch", "attend"], &AVX512);
         }
         Ok("aarch64") => {

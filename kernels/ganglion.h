@@ -94,15 +94,7 @@ void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
                               size_t groups);
-void gk_gemm_f32_q8_q8_avx2(float *out, size_t out_stride, size_t count, const uint8_t *rows,
-                            size_t stride, const int8_t *codes, size_t code_stride,
-                            const float *scales, const uint32_t *at, size_t tokens,
-                            size_t groups);
 void gk_gemm_f32_q8_q8_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
-                            size_t stride, const int8_t *codes, size_t code_stride,
-                            const float *scales, const uint32_t *at, size_t tokens,
-                            size_t groups);
-void gk_gemm_f32_q4_q8_avx2(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                             size_t stride, const int8_t *codes, size_t code_stride,
                             const float *scales, const uint32_t *at, size_t tokens,
                             size_t groups);
@@ -127,9 +119,6 @@ void gk_gemm_f32_q4_q8_i8mm(float *out, size_t out_stride, size_t count, const u
                             const float *scales, const uint32_t *at, size_t tokens,
                             size_t groups);
 // The same for f16 rows and vectors of len values, a multiple of 16, x_stride apart.
-void gk_gemm_f32_f16_f32_avx2(float *out, size_t out_stride, size_t count, const uint8_t *rows,
-                              size_t stride, const float *x, size_t x_stride, const uint32_t *at,
-                              size_t tokens, size_t len);
 void gk_gemm_f32_f16_f32_neon(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const float *x, size_t x_stride, const uint32_t *at,
                               size_t tokens, size_t len);

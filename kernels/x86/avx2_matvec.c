@@ -7,6 +7,24 @@
 
 enum { ROWS = 4 };
 
+// `lanes` (8 or 4) lanes of four codes, or of one float; missing lanes are zero.
+INLINE __m256i load_codes(const void *at, int lanes) {
+    if (lanes == 8) {
+        return _mm256_loadu_si256((const __m256i *)at);
+    }
+    return _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)at));
+}
+
+INLINE __m256 load_floats(const float *at, int lanes) {
+    return lanes == 8 ? _mm256_loadu_ps(at) : _mm256_zextps128_ps256(_mm_loadu_ps(at));
+}
+
+INLINE __m256 load_scales(const void *at, int lanes) {
+    __m128i halves = lanes == 8 ? _mm_loadu_si128((const __m128i *)at)
+                                : _mm_loadl_epi64((const __m128i *)at);
+    return _mm256_cvtph_ps(halves);
+}
+
 // partial + sum * (row scale * activation scale), lane by lane.
 INLINE __m256 add_scaled(__m256 partial, __m256i sum, const void *row_scales, __m256 x_scales,
                          int lanes) {

@@ -166,18 +166,18 @@ kernels! {
     q8(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
        codes: *const i8, code_stride: usize, scales: *const f32, at: *const u32, tokens: usize,
        groups: usize) -> ():
-        fn gk_gemm_f32_q8_q8_avx2, fn gk_gemm_f32_q8_q8_avx512, fn gk_gemm_f32_q8_q8_neon,
+        fn gk_gemm_f32_q8_q8_avx512, fn gk_gemm_f32_q8_q8_neon,
         fn gk_gemm_f32_q8_q8_dotprod, fn gk_gemm_f32_q8_q8_i8mm;
     /// q4 rows.
     q4(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
        codes: *const i8, code_stride: usize, scales: *const f32, at: *const u32, tokens: usize,
        groups: usize) -> ():
-        fn gk_gemm_f32_q4_q8_avx2, fn gk_gemm_f32_q4_q8_avx512, fn gk_gemm_f32_q4_q8_neon,
+        fn gk_gemm_f32_q4_q8_avx512, fn gk_gemm_f32_q4_q8_neon,
         fn gk_gemm_f32_q4_q8_dotprod, fn gk_gemm_f32_q4_q8_i8mm;
     /// f16 rows.
     f16(out: *mut f32, out_stride: usize, count: usize, rows: *const u8, stride: usize,
         x: *const f32, x_stride: usize, at: *const u32, tokens: usize, len: usize) -> ():
-        fn gk_gemm_f32_f16_f32_avx2, fn gk_gemm_f32_f16_f32_avx512, fn gk_gemm_f32_f16_f32_neon;
+        fn gk_gemm_f32_f16_f32_avx512, fn gk_gemm_f32_f16_f32_neon;
 }
 
 kernels! {
