@@ -19,7 +19,7 @@ INLINE float32x4_t load_some(const float *x, size_t i, size_t count) {
 
 size_t gk_multipliers_i16_f32_neon(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                    const float *scales, float per_unit, size_t count) {
-    const float32x4_t limit = vdupq_n_f32(268435456.0f); // 2^28
+    const float32x4_t limit = vdupq_n_f32(MULTIPLIER_LIMIT);
     static const uint32_t index[4] = {0, 1, 2, 3};
     uint16x4_t any = vdup_n_u16(0);
     for (size_t i = 0; i < NEURONS; i += 4) {

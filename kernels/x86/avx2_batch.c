@@ -25,7 +25,7 @@ INLINE __m128i narrow(__m256i v) {
 
 size_t gk_multipliers_i16_f32_avx2(int16_t *low, int16_t *high, bool *any_high, const float *x,
                                    const float *scales, float per_unit, size_t count) {
-    const __m256 limit = _mm256_set1_ps(268435456.0f); // 2^28
+    const __m256 limit = _mm256_set1_ps(MULTIPLIER_LIMIT);
     const __m256 sign = _mm256_set1_ps(-0.0f);
     __m256i any = _mm256_setzero_si256();
     for (size_t i = 0; i < NEURONS; i += 8) {
