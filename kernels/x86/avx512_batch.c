@@ -57,10 +57,12 @@ INLINE void add_wide(int64_t *sums, __m512i values, unsigned shift) {
     _mm512_storeu_si512(sums + 8, high);
 }
 
-// A tile times the factors of up to six tokens, added to their sums.
+// A tile times the factors of up to six tokens, added to their sums. The sums come from far: they are
+// asked for line by line meanwhile.
 INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, const __m512i *tile,
                      size_t pairs, const int32_t *factors, size_t tokens, int vectors,
                      unsigned shift) {
+    const size_t lines = (size_t)vectors * LANES * sizeof(int64_t) / 64;
     __m512i acc[TOKENS][VECTORS];
     UNROLL for (int t = 0; t < TOKENS; t++) {
         UNROLL for (int v = 0; v < vectors; v++) {
@@ -68,6 +70,10 @@ INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, cons
         }
     }
     for (size_t p = 0; p < pairs; p++) {
+        if (p < lines * tokens) {
+            const int64_t *line = sums + at[p / lines] * sums_stride + p % lines * 8;
+            _mm_prefetch((const char *)line, _MM_HINT_T0);
+        }
         __m512i w[VECTORS];
         UNROLL for (int v = 0; v < vectors; v++) {
             w[v] = _mm512_load_si512(tile + p * VECTORS + v);

@@ -17,7 +17,7 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// Activations up to 2 to this are held by the down unit.
-const ACTIVATION_BITS: i32 = 10;
+const ACTIVATION_BITS: i32 = 13;
 /// A multiplier of the fixed-point sum stays below 2 to this.
 const MULTIPLIER_BITS: i32 = 27;
 /// Smallest down unit the arithmetic is proven for.
