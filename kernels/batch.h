@@ -26,14 +26,14 @@ INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, cons
 
 INLINE void batch(int64_t *sums, size_t sums_stride, const uint32_t *at, int16_t *tile,
                   const uint8_t *const *columns, size_t pairs, const int16_t *factors,
-                  const bool *any_high, size_t tokens, size_t groups, int code_bytes) {
+                  const gk_about *about, size_t tokens, size_t groups, int code_bytes) {
     for (size_t group = 0; group < groups; group++, sums += GROUP) {
         widen(tile, columns, pairs, group, groups, code_bytes);
         for (size_t t = 0; t < tokens; t += TOKENS) {
             size_t count = tokens - t < TOKENS ? tokens - t : TOKENS;
             bool split = false;
             for (size_t i = 0; i < count; i++) {
-                split |= any_high[t + i];
+                split |= about[t + i].is_wide;
             }
             const int16_t *low = factors + t * FACTORS;
             multiply(sums, sums_stride, at + t, tile, pairs, low, count, 0);

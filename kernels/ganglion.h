@@ -146,41 +146,50 @@ size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns
 size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
                                     const gk_soon *soon, size_t groups);
-// m = round_half_even(x[i] * scales[i] * per_unit) for `count` (up to 256) neurons, split as
-// h * 2^16 + l into low[256] and high[256], zero behind them. any_high: whether an h is not 0.
-// Gives the index of the first m that is not below the limit, or count.
-size_t gk_multipliers_i16_f32_avx2(int16_t *low, int16_t *high, bool *any_high, const float *x,
-                                   const float *scales, float per_unit, size_t count);
-size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
-                                     const float *scales, float per_unit, size_t count);
-size_t gk_multipliers_i16_f32_neon(int16_t *low, int16_t *high, bool *any_high, const float *x,
-                                   const float *scales, float per_unit, size_t count);
-// sums[at[token] * sums_stride + j] += m * w[j] over `pairs` (up to 128) pairs of columns of
-// `groups` groups. factors[token] holds low[256] then high[256]; scratch is 32 KiB, 64-byte
-// aligned. The factors of tokens up to a multiple of 6 are read, and must be there.
-void gk_batch_i64_q8_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                                void *scratch, const uint8_t *const *columns, size_t pairs,
-                                const int16_t *factors, const bool *any_high, size_t tokens,
-                                size_t groups);
-void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                                void *scratch, const uint8_t *const *columns, size_t pairs,
-                                const int16_t *factors, const bool *any_high, size_t tokens,
-                                size_t groups);
+// What a batch kernel knows of a token's factors: the sum of its multipliers, the largest magnitude
+// of one, whether one needs more than 16 bits. Each instruction set fills and reads what it uses.
+typedef struct {
+    int64_t sum;
+    int32_t largest;
+    bool is_wide;
+} gk_about;
+
+// Multipliers m = round_half_even(x[i] * scales[i] * per_unit) of `count` (up to 256) neurons for a
+// token, as the instruction set's batch kernels take them, in 1024 bytes. Gives the index of the
+// first m that is not below the limit, or count.
+size_t gk_multipliers_i16_f32_avx2(void *factors, gk_about *about, const float *x,
+                                    const float *scales, float per_unit, size_t count);
+size_t gk_multipliers_i8_f32_avx512(void *factors, gk_about *about, const float *x,
+                                    const float *scales, float per_unit, size_t count);
+size_t gk_multipliers_i16_f32_neon(void *factors, gk_about *about, const float *x,
+                                    const float *scales, float per_unit, size_t count);
+// sums[at[token] * sums_stride + j] += m * w[j] over `neurons` (up to 256) columns of `groups`
+// groups; there are columns, of factor 0, up to a multiple of 4. Tokens have 1024 bytes of factors,
+// and factors up to a multiple of 6 tokens are read, and must be there. scratch is 32 KiB, 64-byte
+// aligned.
 void gk_batch_i64_q8_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups);
+void gk_batch_i64_q8_i8_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                               void *scratch, const uint8_t *const *columns, size_t neurons,
+                               const void *factors, const gk_about *about, size_t tokens,
+                               size_t groups);
 void gk_batch_i64_q8_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups);
 void gk_batch_i64_q4_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups);
+void gk_batch_i64_q4_i8_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                               void *scratch, const uint8_t *const *columns, size_t neurons,
+                               const void *factors, const gk_about *about, size_t tokens,
+                               size_t groups);
 void gk_batch_i64_q4_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups);
 // sums[j] += round_half_even(a * column[j]) for len values, a multiple of 16.
 // False if a product is not below the limit.

@@ -17,8 +17,9 @@ INLINE float32x4_t load_some(const float *x, size_t i, size_t count) {
     return vld1q_f32(some);
 }
 
-size_t gk_multipliers_i16_f32_neon(int16_t *low, int16_t *high, bool *any_high, const float *x,
-                                   const float *scales, float per_unit, size_t count) {
+size_t gk_multipliers_i16_f32_neon(void *factors, gk_about *about, const float *x,
+                                    const float *scales, float per_unit, size_t count) {
+    int16_t *low = factors, *high = low + NEURONS;
     const float32x4_t limit = vdupq_n_f32(MULTIPLIER_LIMIT);
     static const uint32_t index[4] = {0, 1, 2, 3};
     uint16x4_t any = vdup_n_u16(0);
@@ -37,7 +38,7 @@ size_t gk_multipliers_i16_f32_neon(int16_t *low, int16_t *high, bool *any_high, 
         vst1_s16(low + i, vmovn_s32(m));
         vst1_s16(high + i, h);
     }
-    *any_high = vmaxv_u16(any) != 0;
+    about->is_wide = vmaxv_u16(any) != 0;
     return count;
 }
 
@@ -97,17 +98,17 @@ INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, cons
 }
 
 void gk_batch_i64_q8_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups,
+    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens, groups,
           GROUP);
 }
 
 void gk_batch_i64_q4_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups,
+    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens, groups,
           GROUP / 2);
 }

@@ -23,8 +23,9 @@ INLINE __m128i narrow(__m256i v) {
     return _mm_packus_epi32(_mm256_castsi256_si128(cut), _mm256_extracti128_si256(cut, 1));
 }
 
-size_t gk_multipliers_i16_f32_avx2(int16_t *low, int16_t *high, bool *any_high, const float *x,
-                                   const float *scales, float per_unit, size_t count) {
+size_t gk_multipliers_i16_f32_avx2(void *factors, gk_about *about, const float *x,
+                                    const float *scales, float per_unit, size_t count) {
+    int16_t *low = factors, *high = low + NEURONS;
     const __m256 limit = _mm256_set1_ps(MULTIPLIER_LIMIT);
     const __m256 sign = _mm256_set1_ps(-0.0f);
     __m256i any = _mm256_setzero_si256();
@@ -44,7 +45,7 @@ size_t gk_multipliers_i16_f32_avx2(int16_t *low, int16_t *high, bool *any_high, 
         _mm_storeu_si128((__m128i *)(low + i), narrow(m));
         _mm_storeu_si128((__m128i *)(high + i), narrow(h));
     }
-    *any_high = !_mm256_testz_si256(any, any);
+    about->is_wide = !_mm256_testz_si256(any, any);
     return count;
 }
 
@@ -97,17 +98,17 @@ INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, cons
 }
 
 void gk_batch_i64_q8_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups,
+    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens, groups,
           GROUP);
 }
 
 void gk_batch_i64_q4_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                              void *scratch, const uint8_t *const *columns, size_t pairs,
-                              const int16_t *factors, const bool *any_high, size_t tokens,
+                              void *scratch, const uint8_t *const *columns, size_t neurons,
+                              const void *factors, const gk_about *about, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups,
+    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens, groups,
           GROUP / 2);
 }

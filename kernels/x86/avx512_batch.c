@@ -1,145 +1,169 @@
 // Down columns of many neurons for many tokens, in fixed point: AVX-512 VNNI.
 //
-// m = h * 2^16 + l with l and h in 16 bits. The weights of two neurons are widened to pairs of 16
-// bits once for all tokens: 64 outputs of all pairs make a tile that stays in the first-level
-// cache. Six tokens times 64 outputs are 24 registers of sums. A chunk of 256 neurons keeps them
-// below 2^31: 256 * 2^15 * 127.
-#include "avx512.h"
+// The weights of four neurons are brought together as bytes, w + 128, once for all tokens: 64 outputs
+// of a chunk of 256 neurons make a tile of 16 KiB that stays in the first-level cache. Each token's
+// multipliers are cut into digits. Sums of a chunk stay below 2^31: 256 * 255 * 128 * (1 + 2^8).
 #include "down512.h"
+#include "products.h"
 
-enum { NEURONS = 256, CHUNK_PAIRS = NEURONS / 2, TOKENS = 6, VECTORS = 4 };
+enum { NEURONS = 256, QUADS = NEURONS / 4, VECTORS = 4 };
 
-size_t gk_multipliers_i16_f32_avx512(int16_t *low, int16_t *high, bool *any_high, const float *x,
-                                     const float *scales, float per_unit, size_t count) {
-    const __m512 limit = _mm512_set1_ps(MULTIPLIER_LIMIT);
-    __m512i any = _mm512_setzero_si512();
+// Digits of four neurons, a dword each.
+typedef int32_t token_factors[QUADS][DIGITS];
+
+size_t gk_multipliers_i8_f32_avx512(void *factors, gk_about *about, const float *x,
+                                    const float *scales, float per_unit, size_t count) {
+    __m512i largest = _mm512_setzero_si512(), sum = _mm512_setzero_si512();
     for (size_t i = 0; i < NEURONS; i += LANES) {
         size_t left = i < count ? count - i : 0;
         __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
-        __m512 product = _mm512_maskz_mul_ps(mask, _mm512_maskz_loadu_ps(mask, x + i),
-                                             _mm512_maskz_loadu_ps(mask, scales + i));
-        __m512 units = _mm512_mul_ps(product, _mm512_set1_ps(per_unit));
-        // Not less: NaN is bad too.
-        __mmask16 bad = _mm512_cmp_ps_mask(_mm512_abs_ps(units), limit, _CMP_NLT_UQ);
+        __m512i m;
+        __mmask16 bad =
+            multipliers16(&m, x + i, _mm512_maskz_loadu_ps(mask, scales + i), per_unit, left);
         if (bad != 0) {
             return i + (size_t)__builtin_ctz(bad);
         }
-        __m512i m = _mm512_cvtps_epi32(units);
-        __m512i h = _mm512_srai_epi32(_mm512_add_epi32(m, _mm512_set1_epi32(1 << 15)), 16);
-        any = _mm512_or_si512(any, h);
-        // The low 16 bits of m are l in two's complement.
-        _mm256_storeu_si256((__m256i *)(void *)(low + i), _mm512_cvtepi32_epi16(m));
-        _mm256_storeu_si256((__m256i *)(void *)(high + i), _mm512_cvtepi32_epi16(h));
+        largest = _mm512_max_epi32(largest, _mm512_abs_epi32(m));
+        sum = _mm512_add_epi64(sum, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(m)));
+        sum = _mm512_add_epi64(sum, _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(m, 1)));
+        _mm512_storeu_si512((char *)factors + 4 * i, byte_columns(digits(m)));
     }
-    *any_high = _mm512_test_epi32_mask(any, any) != 0;
+    about->sum = _mm512_reduce_add_epi64(sum);
+    about->largest = _mm512_reduce_max_epi32(largest);
     return count;
 }
 
-// Pairs of weights of outputs 16 * VECTORS on from `group`: tile[pair][vector].
-INLINE void widen(__m512i *tile, const uint8_t *const *columns, size_t pairs, size_t group,
-                  size_t groups, int vectors, bool q4) {
-    for (size_t p = 0; p < pairs; p++) {
+// The 32 weights of a group as bytes, w + 128.
+INLINE __m256i group_weights(const uint8_t *column, size_t group, size_t groups, bool q4) {
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    if (!q4) {
+        const void *at = column + group * GROUP;
+        return _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)at), sign);
+    }
+    uint8_t sub_scale = column[groups * GROUP / 2 + group];
+    __m256i table = _mm256_broadcastsi128_si256(
+        _mm_load_si128((const __m128i *)(const void *)products[sub_scale & 31]));
+    __m128i nibbles = load16(column + group * GROUP / 2);
+    __m256i both =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(nibbles), _mm_srli_epi16(nibbles, 4), 1);
+    __m256i w = _mm256_shuffle_epi8(table, _mm256_and_si256(both, _mm256_set1_epi8(15)));
+    return _mm256_xor_si256(w, sign);
+}
+
+// Weights of up to 64 outputs from `group` on, a register for four neurons and 16 outputs:
+// tile[quad][vector].
+INLINE void gather(__m512i *tile, const uint8_t *const *columns, size_t quads, size_t group,
+                   size_t groups, int vectors, bool q4) {
+    for (size_t quad = 0; quad < quads; quad++, columns += 4, tile += VECTORS) {
         UNROLL for (int v = 0; v < vectors; v += 2) {
-            size_t at = group + (size_t)v / 2;
-            weight_pairs(tile + p * VECTORS + v, columns[2 * p], columns[2 * p + 1], at, groups,
-                         q4);
+            __m256i w[4];
+            UNROLL for (int c = 0; c < 4; c++) {
+                w[c] = group_weights(columns[c], group + (size_t)v / 2, groups, q4);
+            }
+            tile[v] = transpose_quad(_mm256_castsi256_si128(w[0]), _mm256_castsi256_si128(w[1]),
+                                     _mm256_castsi256_si128(w[2]), _mm256_castsi256_si128(w[3]));
+            tile[v + 1] = transpose_quad(
+                _mm256_extracti128_si256(w[0], 1), _mm256_extracti128_si256(w[1], 1),
+                _mm256_extracti128_si256(w[2], 1), _mm256_extracti128_si256(w[3], 1));
         }
     }
 }
 
-// sums[16] += values << shift.
-INLINE void add_wide(int64_t *sums, __m512i values, unsigned shift) {
-    __m512i low = _mm512_cvtepi32_epi64(_mm512_castsi512_si256(values));
-    __m512i high = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(values, 1));
-    low = _mm512_add_epi64(_mm512_loadu_si512(sums), _mm512_slli_epi64(low, shift));
-    high = _mm512_add_epi64(_mm512_loadu_si512(sums + 8), _mm512_slli_epi64(high, shift));
-    _mm512_storeu_si512(sums, low);
-    _mm512_storeu_si512(sums + 8, high);
-}
+// The sums of `count` tokens, at most six digits in all.
+typedef struct {
+    int64_t *sums;
+    size_t stride;
+    const uint32_t *at;
+    const token_factors *factors;
+    const gk_about *about;
+    size_t count;
+} tokens;
 
-// A tile times the factors of up to six tokens, added to their sums. The sums come from far: they are
-// asked for line by line meanwhile.
-INLINE void multiply(int64_t *sums, size_t sums_stride, const uint32_t *at, const __m512i *tile,
-                     size_t pairs, const int32_t *factors, size_t tokens, int vectors,
-                     unsigned shift) {
-    const size_t lines = (size_t)vectors * LANES * sizeof(int64_t) / 64;
-    __m512i acc[TOKENS][VECTORS];
-    UNROLL for (int t = 0; t < TOKENS; t++) {
-        UNROLL for (int v = 0; v < vectors; v++) {
-            acc[t][v] = _mm512_setzero_si512();
-        }
+// A tile times the factors of the tokens; those that are not there have factors, but no sums. The
+// sums come from far: they are asked for line by line meanwhile.
+INLINE void multiply(const tokens *t, const __m512i *tile, size_t quads, int vectors, int used) {
+    enum { LINE = 8 };
+    const int abreast = 6 / used;
+    const size_t lines = (size_t)vectors * LANES / LINE;
+    __m512i acc[3][VECTORS][DIGITS];
+    UNROLL for (int i = 0; i < abreast * vectors * used; i++) {
+        acc[i / used / vectors][i / used % vectors][i % used] = _mm512_setzero_si512();
     }
-    for (size_t p = 0; p < pairs; p++) {
-        if (p < lines * tokens) {
-            const int64_t *line = sums + at[p / lines] * sums_stride + p % lines * 8;
+    for (size_t quad = 0; quad < quads; quad++, tile += VECTORS) {
+        if (quad < lines * t->count) {
+            const int64_t *line = t->sums + t->at[quad / lines] * t->stride + quad % lines * LINE;
             _mm_prefetch((const char *)line, _MM_HINT_T0);
         }
-        __m512i w[VECTORS];
-        UNROLL for (int v = 0; v < vectors; v++) {
-            w[v] = _mm512_load_si512(tile + p * VECTORS + v);
-        }
-        UNROLL for (int t = 0; t < TOKENS; t++) {
-            __m512i factor = _mm512_set1_epi32(factors[t * 2 * CHUNK_PAIRS + (int)p]);
-            UNROLL for (int v = 0; v < vectors; v++) {
-                acc[t][v] = _mm512_dpwssd_epi32(acc[t][v], w[v], factor);
+        UNROLL for (int i = 0; i < abreast; i++) {
+            UNROLL for (int k = 0; k < used; k++) {
+                __m512i f = _mm512_set1_epi32(t->factors[i][quad][k]);
+                UNROLL for (int v = 0; v < vectors; v++) {
+                    acc[i][v][k] = dot4(acc[i][v][k], _mm512_load_si512(tile + v), f);
+                }
             }
         }
     }
-    UNROLL for (size_t t = 0; t < TOKENS; t++) {
-        if (t < tokens) {
+    UNROLL for (int i = 0; i < abreast; i++) {
+        if ((size_t)i < t->count) {
+            __m512i bias = _mm512_set1_epi64(128 * t->about[i].sum);
             UNROLL for (int v = 0; v < vectors; v++) {
-                add_wide(sums + at[t] * sums_stride + LANES * v, acc[t][v], shift);
+                add_digits(t->sums + t->at[i] * t->stride + LANES * v, acc[i][v], used, bias);
             }
         }
     }
 }
 
-INLINE void block(int64_t *sums, size_t sums_stride, const uint32_t *at, __m512i *tile,
-                  const uint8_t *const *columns, size_t pairs, const int32_t *factors,
-                  const bool *any_high, size_t tokens, size_t group, size_t groups, int vectors,
-                  bool q4) {
-    widen(tile, columns, pairs, group, groups, vectors, q4);
-    sums += group * GROUP;
-    for (size_t t = 0; t < tokens; t += TOKENS) {
-        size_t count = tokens - t < TOKENS ? tokens - t : TOKENS;
-        bool split = false;
-        for (size_t i = 0; i < count; i++) {
-            split |= any_high[t + i];
+// A tile for all tokens, six of them with the same number of digits.
+INLINE void all_tokens(const tokens *all, const __m512i *tile, size_t quads, int vectors) {
+    for (size_t first = 0; first < all->count; first += 6) {
+        int64_t largest = 0;
+        size_t end = all->count - first < 6 ? all->count : first + 6;
+        for (size_t i = first; i < end; i++) {
+            largest = all->about[i].largest > largest ? all->about[i].largest : largest;
         }
-        const int32_t *low = factors + t * 2 * CHUNK_PAIRS;
-        multiply(sums, sums_stride, at + t, tile, pairs, low, count, vectors, 0);
-        if (split) {
-            const int32_t *high = low + CHUNK_PAIRS;
-            multiply(sums, sums_stride, at + t, tile, pairs, high, count, vectors, 16);
+        int used = digits_of(largest);
+        for (size_t i = first; i < end; i += (size_t)(6 / used)) {
+            tokens some = *all;
+            some.at += i;
+            some.factors += i;
+            some.about += i;
+            some.count = end - i < (size_t)(6 / used) ? end - i : (size_t)(6 / used);
+            if (used == 2) {
+                multiply(&some, tile, quads, vectors, 2);
+            } else if (used == 3) {
+                multiply(&some, tile, quads, vectors, 3);
+            } else {
+                multiply(&some, tile, quads, vectors, 4);
+            }
         }
     }
 }
 
-INLINE void batch(int64_t *sums, size_t sums_stride, const uint32_t *at, void *scratch,
-                  const uint8_t *const *columns, size_t pairs, const int16_t *factors,
-                  const bool *any_high, size_t tokens, size_t groups, bool q4) {
-    const int32_t *both = (const int32_t *)(const void *)factors;
-    size_t group = 0;
-    for (; group + 2 <= groups; group += 2) {
-        block(sums, sums_stride, at, scratch, columns, pairs, both, any_high, tokens, group,
-              groups, 4, q4);
+INLINE void batch(tokens all, __m512i *tile, const uint8_t *const *columns, size_t neurons,
+                  size_t groups, bool q4) {
+    size_t quads = (neurons + 3) / 4, group = 0;
+    for (; group + 2 <= groups; group += 2, all.sums += 2 * GROUP) {
+        gather(tile, columns, quads, group, groups, 4, q4);
+        all_tokens(&all, tile, quads, 4);
     }
     if (group < groups) {
-        block(sums, sums_stride, at, scratch, columns, pairs, both, any_high, tokens, group,
-              groups, 2, q4);
+        gather(tile, columns, quads, group, groups, 2, q4);
+        all_tokens(&all, tile, quads, 2);
     }
 }
 
-void gk_batch_i64_q8_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                                void *scratch, const uint8_t *const *columns, size_t pairs,
-                                const int16_t *factors, const bool *any_high, size_t tokens,
-                                size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups, false);
+void gk_batch_i64_q8_i8_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                               void *scratch, const uint8_t *const *columns, size_t neurons,
+                               const void *factors, const gk_about *about, size_t count,
+                               size_t groups) {
+    tokens all = {sums, sums_stride, at, factors, about, count};
+    batch(all, scratch, columns, neurons, groups, false);
 }
 
-void gk_batch_i64_q4_i16_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
-                                void *scratch, const uint8_t *const *columns, size_t pairs,
-                                const int16_t *factors, const bool *any_high, size_t tokens,
-                                size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, pairs, factors, any_high, tokens, groups, true);
+void gk_batch_i64_q4_i8_avx512(int64_t *sums, size_t sums_stride, const uint32_t *at,
+                               void *scratch, const uint8_t *const *columns, size_t neurons,
+                               const void *factors, const gk_about *about, size_t count,
+                               size_t groups) {
+    tokens all = {sums, sums_stride, at, factors, about, count};
+    batch(all, scratch, columns, neurons, groups, true);
 }

@@ -1,10 +1,8 @@
 // Down columns in fixed point: AVX-512 VNNI. All sums are integers, so any order is right.
 //
-// Column `w = s * q` times the multiplier m is `(m * s) * q`: the factor m * s of a group is cut
-// into signed bytes, f = d0 + d1 * 2^8 + d2 * 2^16 + d3 * 2^24, and vpdpbusd multiplies the digits
-// of four columns with their four weights of an output at once. A weight is a byte without a sign
-// there, q + 8 or w + 128; what the offset adds is taken off each group.
-#include "avx512.h"
+// Column `w = s * q` times the multiplier m is `(m * s) * q`: the factor m * s of a group is cut into
+// digits. A weight without a sign is q + 8 or w + 128.
+#include "down512.h"
 
 enum {
     // Columns of a pass, by fours: their sums of products stay far below 2^31.
@@ -12,7 +10,6 @@ enum {
     QUADS = COLUMNS / 4,
     // Groups of a pass, so that its factors stay in the first-level cache.
     GROUPS = 32,
-    DIGITS = 4,
 };
 
 // A dword for each digit: the digits of four columns.
@@ -40,26 +37,15 @@ INLINE size_t multipliers(int32_t *m, const uint8_t *const *columns, size_t scal
         halves[i] = *(const uint16_t *)(const void *)(columns[i] + scale_at);
     }
     UNROLL for (size_t i = 0; i < COLUMNS; i += LANES) {
-        size_t left = i < count ? count - i : 0;
-        __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
-        __m512 product = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, activations + i),
-                                       load_f16(halves, i));
-        __m512 units = _mm512_mul_ps(product, _mm512_set1_ps(per_unit));
-        // Not less: NaN is bad too.
-        __mmask16 bad = _mm512_cmp_ps_mask(_mm512_abs_ps(units), _mm512_set1_ps(MULTIPLIER_LIMIT),
-                                           _CMP_NLT_UQ);
+        __m512i some;
+        __mmask16 bad = multipliers16(&some, activations + i, load_f16(halves, i), per_unit,
+                                      i < count ? count - i : 0);
         if (bad != 0) {
             return i + (size_t)__builtin_ctz(bad);
         }
-        _mm512_store_si512(m + i, _mm512_cvtps_epi32(units));
+        _mm512_store_si512(m + i, some);
     }
     return count;
-}
-
-// Digits that factors up to `largest` need.
-INLINE int digits_of(int64_t largest) {
-    // 127 * (1 + 2^8), and 127 * (1 + 2^8 + 2^16).
-    return largest <= 32639 ? 2 : largest <= 8355711 ? 3 : 4;
 }
 
 INLINE int32_t largest_of(const int32_t *m) {
@@ -68,12 +54,6 @@ INLINE int32_t largest_of(const int32_t *m) {
         most = _mm512_max_epi32(most, _mm512_abs_epi32(_mm512_load_si512(m + i)));
     }
     return _mm512_reduce_max_epi32(most);
-}
-
-// The four signed bytes of each lane.
-INLINE __m512i digits(__m512i f) {
-    const __m512i carry = _mm512_set1_epi32(0x808080);
-    return _mm512_xor_si512(_mm512_add_epi32(f, carry), carry);
 }
 
 // Digits of 16 groups of four columns, d[column], as rows of a table; `offset` times them is taken
@@ -133,37 +113,8 @@ INLINE void q8_factors(factor_table *table, const int32_t *m, size_t quads) {
 
 // 16 bytes of four columns, byte i of each in lane i.
 INLINE __m512i gather_quad(const uint8_t *const *columns, size_t at) {
-    const __m512i dwords = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i bytes = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    __m128i v[4];
-    UNROLL for (size_t c = 0; c < 4; c++) {
-        v[c] = _mm_loadu_si128((const __m128i *)(const void *)(columns[c] + at));
-    }
-    __m256i ab = _mm256_inserti128_si256(_mm256_castsi128_si256(v[0]), v[1], 1);
-    __m256i cd = _mm256_inserti128_si256(_mm256_castsi128_si256(v[2]), v[3], 1);
-    __m512i all = _mm512_inserti64x4(_mm512_castsi256_si512(ab), cd, 1);
-    return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(dwords, all), bytes);
-}
-
-// sums[16] += values << shift.
-INLINE void add_wide(int64_t *sums, __m512i values, unsigned shift) {
-    __m512i low = _mm512_cvtepi32_epi64(_mm512_castsi512_si256(values));
-    __m512i high = _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(values, 1));
-    low = _mm512_add_epi64(_mm512_loadu_si512(sums), _mm512_slli_epi64(low, shift));
-    high = _mm512_add_epi64(_mm512_loadu_si512(sums + 8), _mm512_slli_epi64(high, shift));
-    _mm512_storeu_si512(sums, low);
-    _mm512_storeu_si512(sums + 8, high);
-}
-
-// Adds the sums of the digits, d0 + d1 * 2^8 + ...
-INLINE void add_digits(int64_t *sums, const __m512i *acc, int used) {
-    add_wide(sums, _mm512_add_epi32(acc[0], _mm512_slli_epi32(acc[1], 8)), 0);
-    if (used == 4) {
-        add_wide(sums, _mm512_add_epi32(acc[2], _mm512_slli_epi32(acc[3], 8)), 16);
-    } else if (used == 3) {
-        add_wide(sums, acc[2], 16);
-    }
+    return transpose_quad(load16(columns[0] + at), load16(columns[1] + at),
+                          load16(columns[2] + at), load16(columns[3] + at));
 }
 
 // The 32 outputs of one group; `row` is its row of the table.
@@ -200,8 +151,8 @@ INLINE void one_group(int64_t *sums, const uint8_t *const *columns, size_t quads
             high[k] = _mm512_srai_epi32(high[k], 4);
         }
     }
-    add_digits(sums, low, used);
-    add_digits(sums + LANES, high, used);
+    add_digits(sums, low, used, _mm512_setzero_si512());
+    add_digits(sums + LANES, high, used, _mm512_setzero_si512());
 }
 
 // A pass over `count` groups from `first` on.

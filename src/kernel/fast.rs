@@ -5,7 +5,7 @@
 
 use super::accumulator::{Accumulator, DownItem, Overflow, accumulator_len, multiplier, split};
 use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
-use super::ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, SoonLines, Sums};
+use super::ffi::{About, Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, SoonLines, Sums};
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
 use super::{Activation, Batch, Columns, DownBatch, KvView, PLACES_MAX, Soon};
@@ -310,11 +310,12 @@ pub(super) unsafe fn accumulate_batch(
     let skipped = scratch.as_ptr().align_offset(64);
     let (tile, rest) = scratch[skipped..].split_at_mut(TILE_BYTES);
     let room = tokens.next_multiple_of(TOKEN_BLOCK);
-    let (factors, any_high) = rest.split_at_mut(room * FACTOR_BYTES);
+    let (factors, abouts) = rest.split_at_mut(room * FACTOR_BYTES);
+    let abouts = abouts[..tokens * size_of::<About>()].as_mut_ptr().cast::<About>();
     let kernel = if ty == WeightType::Q8 { c.q8 } else { c.q4 };
     for (index, columns) in batch.columns.chunks(CHUNK_NEURONS).enumerate() {
         let (first, count) = (index * CHUNK_NEURONS, columns.len());
-        // A lone last column is paired with itself times 0.
+        // The last column stands in for those that are missing, times 0.
         let mut pointers = [columns[count - 1].as_ptr(); CHUNK_NEURONS];
         let mut scales = [0.0; CHUNK_NEURONS];
         for ((pointer, scale), column) in pointers.iter_mut().zip(&mut scales).zip(columns) {
@@ -323,24 +324,21 @@ pub(super) unsafe fn accumulate_batch(
         }
         for token in 0..tokens {
             let activations = &batch.activations[token * batch.stride + first..][..count];
-            let low = factors[token * FACTOR_BYTES..][..FACTOR_BYTES].as_mut_ptr().cast::<i16>();
-            let flag = any_high[token..].as_mut_ptr().cast::<bool>();
-            // SAFETY: a token's factors are two rows of a chunk; its flag is a byte.
-            let whole = unsafe {
-                let high = low.add(CHUNK_NEURONS);
-                let (x, scales) = (activations.as_ptr(), scales.as_ptr());
-                (c.multipliers)(low, high, flag, x, scales, per_unit, count)
-            };
-            if whole < count {
-                return Err(Overflow { item: first + whole });
+            let to = factors[token * FACTOR_BYTES..][..FACTOR_BYTES].as_mut_ptr();
+            let (x, scales) = (activations.as_ptr(), scales.as_ptr());
+            // SAFETY: a token's factors are those of a chunk; `abouts` has room for `tokens`, in
+            // aligned memory, since what is before it is whole multiples of 64 bytes.
+            let good =
+                unsafe { (c.multipliers)(to, abouts.add(token), x, scales, per_unit, count) };
+            if good < count {
+                return Err(Overflow { item: first + good });
             }
         }
         let (sums, tile, groups) = (sums.as_mut_ptr(), tile.as_mut_ptr(), length / GROUP as usize);
-        let (factors, flags) = (factors.as_ptr().cast(), any_high.as_ptr().cast());
-        let (columns, pairs, at) = (pointers.as_ptr(), count.div_ceil(2), batch.at.as_ptr());
-        // SAFETY: columns hold the groups of a line of sums, and `at` numbers lines; factors and
-        // flags are of `tokens` tokens, with room for whole blocks of them; the tile is aligned.
-        unsafe { kernel(sums, length, at, tile, columns, pairs, factors, flags, tokens, groups) };
+        let (factors, columns, at) = (factors.as_ptr(), pointers.as_ptr(), batch.at.as_ptr());
+        // SAFETY: columns hold the groups of a line of sums, and `at` numbers lines; factors are of
+        // `tokens` tokens, with room for whole blocks of them; the tile is aligned.
+        unsafe { kernel(sums, length, at, tile, columns, count, factors, abouts, tokens, groups) };
     }
     Ok(())
 }

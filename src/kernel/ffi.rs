@@ -12,6 +12,14 @@ pub struct SoonLines {
     pub last: usize,
 }
 
+/// `gk_about`: filled and read by an instruction set's own kernels.
+#[repr(C)]
+pub struct About {
+    pub sum: i64,
+    pub largest: i32,
+    pub is_wide: bool,
+}
+
 macro_rules! kernels {
     ($(#[$about:meta])* $set:ident:
      $($(#[$doc:meta])* $field:ident $arguments:tt -> $result:ty: $(fn $name:ident),*;)*) => {
@@ -184,20 +192,20 @@ kernels! {
     /// Down columns for a batch of tokens.
     Down:
     /// Fixed-point multipliers of one token.
-    multipliers(low: *mut i16, high: *mut i16, any_high: *mut bool, x: *const f32,
-                scales: *const f32, per_unit: f32, count: usize) -> usize:
-        fn gk_multipliers_i16_f32_avx2, fn gk_multipliers_i16_f32_avx512,
+    multipliers(factors: *mut u8, about: *mut About, x: *const f32, scales: *const f32,
+                per_unit: f32, count: usize) -> usize:
+        fn gk_multipliers_i16_f32_avx2, fn gk_multipliers_i8_f32_avx512,
         fn gk_multipliers_i16_f32_neon;
     /// q8 columns.
     q8(sums: *mut i64, sums_stride: usize, at: *const u32, scratch: *mut u8,
-       columns: *const *const u8, pairs: usize, factors: *const i16, any_high: *const bool,
+       columns: *const *const u8, neurons: usize, factors: *const u8, about: *const About,
        tokens: usize, groups: usize) -> ():
-        fn gk_batch_i64_q8_i16_avx2, fn gk_batch_i64_q8_i16_avx512, fn gk_batch_i64_q8_i16_neon;
+        fn gk_batch_i64_q8_i16_avx2, fn gk_batch_i64_q8_i8_avx512, fn gk_batch_i64_q8_i16_neon;
     /// q4 columns.
     q4(sums: *mut i64, sums_stride: usize, at: *const u32, scratch: *mut u8,
-       columns: *const *const u8, pairs: usize, factors: *const i16, any_high: *const bool,
+       columns: *const *const u8, neurons: usize, factors: *const u8, about: *const About,
        tokens: usize, groups: usize) -> ():
-        fn gk_batch_i64_q4_i16_avx2, fn gk_batch_i64_q4_i16_avx512, fn gk_batch_i64_q4_i16_neon;
+        fn gk_batch_i64_q4_i16_avx2, fn gk_batch_i64_q4_i8_avx512, fn gk_batch_i64_q4_i16_neon;
 }
 
 // The checksum is handed on as a plain function, so each table wraps its own.

@@ -69,9 +69,9 @@ pub(super) static AVX512: Kernels = Kernels {
         f16: gk_gemm_f32_f16_f32_avx512,
     }),
     down: Some(Down {
-        multipliers: gk_multipliers_i16_f32_avx512,
-        q8: gk_batch_i64_q8_i16_avx512,
-        q4: gk_batch_i64_q4_i16_avx512,
+        multipliers: gk_multipliers_i8_f32_avx512,
+        q8: gk_batch_i64_q8_i8_avx512,
+        q4: gk_batch_i64_q4_i8_avx512,
     }),
     ..Kernels::none(Isa::Avx512, crc32c)
 };

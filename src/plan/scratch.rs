@@ -14,6 +14,8 @@ pub const BATCH_TOKENS: u64 = 6;
 pub const DOWN_TILE_BYTES: u64 = 32 << 10;
 /// Bytes of its multipliers of a token.
 pub const MULTIPLIER_BYTES: u64 = 4 * BATCH_NEURONS;
+/// Bytes of what it knows of a token's multipliers.
+pub const ABOUT_BYTES: u64 = 16;
 
 /// Sums a thread keeps of a down projection: hidden, rounded up to whole groups.
 pub const fn accumulator_len(hidden: u64) -> u64 {
@@ -30,8 +32,8 @@ pub const fn batch_code_stride(len: u64) -> u64 {
 /// Bytes of scratch, at any address, that a batched down sum of `hidden` outputs needs.
 pub const fn down_scratch_bytes(hidden: u64, tokens: u64) -> u64 {
     let tokens = round_up(tokens, BATCH_TOKENS);
-    // Multipliers and a flag a token; or, token by token, two rows of sums.
-    let batched = DOWN_TILE_BYTES + 64 + tokens * (MULTIPLIER_BYTES + 1);
+    // Multipliers of a token and what is known of them; or, token by token, two rows of sums.
+    let batched = DOWN_TILE_BYTES + 64 + tokens * (MULTIPLIER_BYTES + ABOUT_BYTES);
     let single = 64 + 8 * accumulator_len(hidden);
     if batched > single { batched } else { single }
 }
