@@ -72,7 +72,6 @@ impl<'m> Share<'m> {
         let tile = batch_tile_bytes(hidden as u64, share) as usize;
         let share = share as usize;
         let (mut sums, mut tiles, mut out) = (memory.sums, memory.tiles, out);
-        sums.fill(0);
         (0..threads)
             .map(|member| {
                 let first = (member * share).min(tokens);
@@ -249,6 +248,7 @@ impl Workshop<'_> {
     ) -> Result<(), ClusterError> {
         let hidden = self.dims.hidden;
         let mut shares = Share::team(lead.threads(), hidden, &input, memory, out);
+        lead.each(&mut shares, &|_, share| share.sums.fill(0));
         for expert in 0..self.dims.experts as u16 {
             if input.choices.iter().any(|chosen| chosen.expert() == expert) {
                 self.run_expert(lead, &input, expert, &mut shares)?;

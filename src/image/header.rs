@@ -14,8 +14,9 @@ use core::fmt;
 pub const MAGIC: [u8; 8] = *b"GANGLION";
 /// Version of the header and section formats. A newer one is refused.
 pub const VERSION: u32 = 1;
-/// Identity of the row, column and record layout in [`super::geometry`].
-pub const LAYOUT: u32 = 0;
+/// Identity of the row, column and record layout in [`super::geometry`] and of the resident section.
+/// 1 is frozen: tests/data/layout holds an image that another program wrote.
+pub const LAYOUT: u32 = 1;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = BLOCK_BYTES as usize;
 /// Bytes kept for the model's name.
@@ -189,7 +190,8 @@ impl fmt::Display for HeaderError {
             ),
             HeaderError::Layout { found } => write!(
                 f,
-                "it has record layout {found}, this engine reads {LAYOUT}; pack the image again"
+                "it has layout {found}, this engine reads {LAYOUT}; make it again: \
+                 ganglion-forge pack MODEL.gguf IMAGE"
             ),
             HeaderError::Damaged => {
                 write!(f, "its header fails its checksum; copy or pack the image again")

@@ -6,7 +6,7 @@
 use crate::image::{Shape, Types};
 
 /// Version of the canonical arithmetic (order of operations, roundings, own exp and rsqrt).
-pub const ARITHMETIC: u32 = 0;
+pub const ARITHMETIC: u32 = 1;
 
 /// How cached keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
