@@ -302,7 +302,7 @@ fn images_of_another_kind() {
 
     let mut newer = header.to_bytes();
     newer[8] += 1;
-    let layout = resealed(&header, 12, 1);
+    let layout = resealed(&header, 12, 0);
     let fields: [(usize, u32, &str); 7] = [
         (20, 9, "activation = 9"),
         (96, 0, "layers = 0"),
@@ -315,7 +315,7 @@ fn images_of_another_kind() {
     let bytes = header.file_bytes();
     let says = ["format version 2, this engine reads 1", "update the engine or pack"];
     table.run(&sparse(&folder, &newer, bytes), DATA, &says);
-    let says = ["record layout 1, this engine reads 0", "pack the image again"];
+    let says = ["layout 0, this engine reads 1", "ganglion-forge pack MODEL.gguf IMAGE"];
     table.run(&sparse(&folder, &layout, bytes), DATA, &says);
     for (at, value, says) in fields {
         let image = sparse(&folder, &resealed(&header, at, value), bytes);
