@@ -233,6 +233,16 @@ void gk_exp_f32_f32_avx512(float *x, size_t len);
 void gk_silu_f32_f32_f32_avx2(float *gate, const float *up, size_t len);
 void gk_silu_f32_f32_f32_neon(float *gate, const float *up, size_t len);
 void gk_silu_f32_f32_f32_avx512(float *gate, const float *up, size_t len);
+// gate[i] = relu(gate[i]) * relu(up[i]); a NaN goes on.
+void gk_drelu_f32_f32_f32_avx2(float *gate, const float *up, size_t len);
+void gk_drelu_f32_f32_f32_neon(float *gate, const float *up, size_t len);
+// gate[i] = relu(gate[i]) * up[i]; a NaN goes on.
+void gk_relu_f32_f32_f32_avx2(float *gate, const float *up, size_t len);
+void gk_relu_f32_f32_f32_neon(float *gate, const float *up, size_t len);
+// gate[i] = gelu(gate[i]) * up[i].
+void gk_gelu_f32_f32_f32_avx2(float *gate, const float *up, size_t len);
+void gk_gelu_f32_f32_f32_neon(float *gate, const float *up, size_t len);
+void gk_gelu_f32_f32_f32_avx512(float *gate, const float *up, size_t len);
 // Sum of squares in the order of a dot product.
 float gk_sumsq_f32_f32_avx2(const float *x, size_t len);
 float gk_sumsq_f32_f32_neon(const float *x, size_t len);

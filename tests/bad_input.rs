@@ -212,8 +212,8 @@ fn plans_that_do_not_hold() {
         (
             model,
             "activation",
-            "activation = \"gelu\"",
-            &["activation = \"gelu\" is unknown", "drelu"],
+            "activation = \"tanh\"",
+            &["activation = \"tanh\" is unknown", "drelu, silu, relu or gelu"],
         ),
         (model, "head_dim", "head_dim = 0", &["head_dim is 0, outside 1 to 1024"]),
     ];

@@ -1,5 +1,5 @@
 //! The engine against a plain f64 forward pass written here, on small random models of odd shapes:
-//! dense and routed, SiLU and dReLU, tied and untied, sizes that are no multiple of a group.
+//! dense and routed, every activation, tied and untied, sizes that are no multiple of a group.
 #![cfg(feature = "host")]
 
 use ganglion::cli::{BootOptions, boot};
@@ -31,14 +31,18 @@ fn shape() -> Shape {
     }
 }
 
-fn shapes() -> [(&'static str, Shape); 4] {
+fn shapes() -> [(&'static str, Shape); 8] {
     let odd = Shape { hidden: 288, heads: 6, kv_heads: 3, head_dim: 48, ff: 131, ..shape() };
     let routed = Shape { experts: 5, experts_used: 2, ..shape() };
     [
         ("dense", shape()),
         ("odd", Shape { tied: false, ..odd }),
+        ("odd-drelu", Shape { activation: ActivationFn::DRelu, ..odd }),
+        ("odd-relu", Shape { activation: ActivationFn::Relu, ..odd }),
+        ("odd-gelu", Shape { activation: ActivationFn::Gelu, ..odd }),
         ("routed", Shape { activation: ActivationFn::DRelu, ..routed }),
         ("mixtral", Shape { experts_used: 3, ..routed }),
+        ("gemma", Shape { activation: ActivationFn::Gelu, experts_used: 3, ..routed }),
     ]
 }
 
@@ -93,6 +97,12 @@ fn add(x: &mut [f64], y: &[f64], factor: f64) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y * factor);
 }
 
+/// GELU in its tanh form.
+fn gelu(x: f64) -> f64 {
+    let u = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+    0.5 * x * (1.0 + u.tanh())
+}
+
 /// One expert's output.
 fn network(gguf: &Gguf, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f64> {
     let role = |name: &str| {
@@ -107,6 +117,8 @@ fn network(gguf: &Gguf, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f6
         .map(|(&g, &u)| match s.activation {
             ActivationFn::DRelu => g.max(0.0) * u.max(0.0),
             ActivationFn::SiLu => g / (1.0 + (-g).exp()) * u,
+            ActivationFn::Relu => g.max(0.0) * u,
+            ActivationFn::Gelu => gelu(g) * u,
         })
         .collect();
     Matrix::of(gguf, &role("down"), expert * s.hidden, s.hidden).times(&middle)

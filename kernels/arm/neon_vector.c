@@ -28,6 +28,53 @@ void gk_silu_f32_f32_f32_neon(float *gate, const float *up, size_t len) {
     }
 }
 
+// What is surely closed is zero; a NaN goes on.
+INLINE float32x4_t open4(float32x4_t by, float32x4_t x) {
+    uint32x4_t closed = vclezq_f32(by);
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(x), closed));
+}
+
+INLINE float32x4_t relu4(float32x4_t x, float32x4_t up, bool both) {
+    return open4(x, vmulq_f32(x, both ? open4(up, up) : up));
+}
+
+INLINE void relu(float *gate, const float *up, size_t len, bool both) {
+    size_t i = 0;
+    for (; i + 4 <= len; i += 4) {
+        vst1q_f32(gate + i, relu4(vld1q_f32(gate + i), vld1q_f32(up + i), both));
+    }
+    for (; i < len; i++) {
+        gate[i] = vgetq_lane_f32(relu4(vdupq_n_f32(gate[i]), vdupq_n_f32(up[i]), both), 0);
+    }
+}
+
+void gk_drelu_f32_f32_f32_neon(float *gate, const float *up, size_t len) {
+    relu(gate, up, len, true);
+}
+
+void gk_relu_f32_f32_f32_neon(float *gate, const float *up, size_t len) {
+    relu(gate, up, len, false);
+}
+
+// The gelu of src/kernel/math.rs, step by step.
+INLINE float32x4_t gelu4(float32x4_t x, float32x4_t up) {
+    const float32x4_t line = vreinterpretq_f32_u32(vdupq_n_u32(0xbfcc422a));
+    const float32x4_t cube = vreinterpretq_f32_u32(vdupq_n_u32(0xbd922279));
+    float32x4_t factor = vaddq_f32(vmulq_f32(vmulq_f32(x, x), cube), line);
+    float32x4_t below = vaddq_f32(vdupq_n_f32(1.0f), exp4(vmulq_f32(x, factor)));
+    return vmulq_f32(vdivq_f32(x, below), up);
+}
+
+void gk_gelu_f32_f32_f32_neon(float *gate, const float *up, size_t len) {
+    size_t i = 0;
+    for (; i + 4 <= len; i += 4) {
+        vst1q_f32(gate + i, gelu4(vld1q_f32(gate + i), vld1q_f32(up + i)));
+    }
+    for (; i < len; i++) {
+        gate[i] = vgetq_lane_f32(gelu4(vdupq_n_f32(gate[i]), vdupq_n_f32(up[i])), 0);
+    }
+}
+
 float gk_sumsq_f32_f32_neon(const float *x, size_t len) {
     float32x4_t partials[QUARTERS];
     UNROLL for (int quarter = 0; quarter < QUARTERS; quarter++) {

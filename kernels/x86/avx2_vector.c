@@ -28,6 +28,54 @@ void gk_silu_f32_f32_f32_avx2(float *gate, const float *up, size_t len) {
     }
 }
 
+// What is surely closed is zero; a NaN goes on.
+INLINE __m256 open8(__m256 by, __m256 x) {
+    return _mm256_andnot_ps(_mm256_cmp_ps(by, _mm256_setzero_ps(), _CMP_LE_OQ), x);
+}
+
+INLINE __m256 relu8(__m256 x, __m256 up, bool both) {
+    return open8(x, _mm256_mul_ps(x, both ? open8(up, up) : up));
+}
+
+INLINE void relu(float *gate, const float *up, size_t len, bool both) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        __m256 y = relu8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i), both);
+        _mm256_storeu_ps(gate + i, y);
+    }
+    for (; i < len; i++) {
+        gate[i] = _mm256_cvtss_f32(relu8(_mm256_set1_ps(gate[i]), _mm256_set1_ps(up[i]), both));
+    }
+}
+
+void gk_drelu_f32_f32_f32_avx2(float *gate, const float *up, size_t len) {
+    relu(gate, up, len, true);
+}
+
+void gk_relu_f32_f32_f32_avx2(float *gate, const float *up, size_t len) {
+    relu(gate, up, len, false);
+}
+
+// The gelu of src/kernel/math.rs, step by step.
+INLINE __m256 gelu8(__m256 x, __m256 up) {
+    const __m256 line = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xbfcc422a));
+    const __m256 cube = _mm256_castsi256_ps(_mm256_set1_epi32((int)0xbd922279));
+    __m256 factor = _mm256_add_ps(_mm256_mul_ps(_mm256_mul_ps(x, x), cube), line);
+    __m256 below = _mm256_add_ps(_mm256_set1_ps(1.0f), exp8(_mm256_mul_ps(x, factor)));
+    return _mm256_mul_ps(_mm256_div_ps(x, below), up);
+}
+
+void gk_gelu_f32_f32_f32_avx2(float *gate, const float *up, size_t len) {
+    size_t i = 0;
+    for (; i + 8 <= len; i += 8) {
+        __m256 y = gelu8(_mm256_loadu_ps(gate + i), _mm256_loadu_ps(up + i));
+        _mm256_storeu_ps(gate + i, y);
+    }
+    for (; i < len; i++) {
+        gate[i] = _mm256_cvtss_f32(gelu8(_mm256_set1_ps(gate[i]), _mm256_set1_ps(up[i])));
+    }
+}
+
 float gk_sumsq_f32_f32_avx2(const float *x, size_t len) {
     __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
     for (size_t i = 0; i < len; i += LANES) {

@@ -223,3 +223,18 @@ void gk_silu_f32_f32_f32_avx512(float *gate, const float *up, size_t len) {
         _mm512_mask_storeu_ps(gate + i, mask, _mm512_mul_ps(_mm512_div_ps(x, below), y));
     }
 }
+
+void gk_gelu_f32_f32_f32_avx512(float *gate, const float *up, size_t len) {
+    const __m512 one = _mm512_set1_ps(1.0f);
+    const __m512 line = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xbfcc422a));
+    const __m512 cube = _mm512_castsi512_ps(_mm512_set1_epi32((int)0xbd922279));
+    for (size_t i = 0; i < len; i += LANES) {
+        size_t left = len - i;
+        __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
+        __m512 x = _mm512_maskz_loadu_ps(mask, gate + i);
+        __m512 factor = _mm512_add_ps(_mm512_mul_ps(_mm512_mul_ps(x, x), cube), line);
+        __m512 below = _mm512_add_ps(one, exp16(_mm512_mul_ps(x, factor)));
+        __m512 y = _mm512_maskz_loadu_ps(mask, up + i);
+        _mm512_mask_storeu_ps(gate + i, mask, _mm512_mul_ps(_mm512_div_ps(x, below), y));
+    }
+}

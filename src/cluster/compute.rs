@@ -134,13 +134,13 @@ impl<'t> Task<'t> {
         run: Records<'b>,
     ) -> Result<(), ClusterError> {
         match self.shelf.dims.activation {
-            ActivationFn::DRelu => self.sparse(worker, pending, chosen, run),
-            ActivationFn::SiLu => self.dense(worker, pending, chosen, run),
+            ActivationFn::DRelu | ActivationFn::Relu => self.sparse(worker, pending, chosen, run),
+            ActivationFn::SiLu | ActivationFn::Gelu => self.dense(worker, pending, chosen, run),
         }
     }
 
-    /// relu(gate) * relu(up): the up rows of open gates only. Written so that a NaN goes on, to
-    /// where it is told.
+    /// relu(gate) times up or relu(up): the up rows of open gates only. Written so that a NaN goes
+    /// on, to where it is told.
     fn sparse<'b>(
         &self,
         worker: &mut Worker<'_>,
@@ -157,8 +157,9 @@ impl<'t> Task<'t> {
         let rows: heapless::Vec<&[u8], BATCH> = open().map(|(index, _)| run.up(index)).collect();
         let ups = &mut ups[..rows.len()];
         self.kernels.rows(dims.weight, &rows, x, ups);
+        let is_cut = dims.activation == ActivationFn::DRelu;
         for ((index, gate), &up) in open().zip(&*ups) {
-            let activation = gate * if up <= 0.0 { 0.0 } else { up };
+            let activation = gate * if is_cut && up <= 0.0 { 0.0 } else { up };
             if pending.items.is_full() {
                 self.add(worker, pending, Soon::NOTHING)?;
             }
@@ -167,8 +168,8 @@ impl<'t> Task<'t> {
         Ok(())
     }
 
-    /// silu(gate) * up, a few records at a time, so that they are in the first-level cache for both
-    /// passes, and the next few come in meanwhile.
+    /// silu(gate) or gelu(gate) times up, a few records at a time, so that they are in the
+    /// first-level cache for both passes, and the next few come in meanwhile.
     fn dense<'b>(
         &self,
         worker: &mut Worker<'_>,
@@ -189,7 +190,7 @@ impl<'t> Task<'t> {
             let mut activations = [0.0; FEW];
             let activations = &mut activations[..part.count];
             activations.copy_from_slice(gates);
-            self.kernels.silu(activations, ups);
+            self.kernels.gate(self.shelf.dims.activation, activations, ups);
             for (index, (gate, activation)) in gates.iter().zip(&*activations).enumerate() {
                 self.push(pending, chosen, &part, (index, *gate, *activation));
             }

@@ -8,7 +8,6 @@
 use super::records::{Records, Shelf};
 use super::wave::WaveCursor;
 use super::{Chosen, ClusterError, Workshop};
-use crate::image::ActivationFn;
 use crate::kernel::{
     BATCH_TOKENS_MAX, Batch, Columns, DownBatch, Kernels, accumulator, accumulator_len,
 };
@@ -213,10 +212,7 @@ impl Task<'_> {
         let tiles = share.gates.chunks_exact_mut(BLOCK).zip(share.ups.chunks_exact(BLOCK));
         for ((gates, ups), weight) in tiles.zip(&tokens.weights) {
             let (gates, ups) = (&mut gates[..count], &ups[..count]);
-            match dims.activation {
-                ActivationFn::DRelu => self.kernels.drelu(gates, ups),
-                ActivationFn::SiLu => self.kernels.silu(gates, ups),
-            }
+            self.kernels.gate(dims.activation, gates, ups);
             gates.iter_mut().for_each(|gate| *gate *= weight);
         }
         let batch =

@@ -263,8 +263,8 @@ impl DeviceFile {
 impl ModelFile {
     fn shape(&self, path: &Path) -> Result<Shape, InputsError> {
         let known = ActivationFn::ALL.into_iter().find(|known| known.name() == self.activation);
-        let activation =
-            known.ok_or_else(|| unknown(path, "activation", &self.activation, "drelu or silu"))?;
+        let activation = known
+            .ok_or_else(|| unknown(path, "activation", &self.activation, ActivationFn::NAMES))?;
         Ok(Shape {
             layers: self.layers,
             hidden: self.hidden,

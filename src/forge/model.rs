@@ -1,7 +1,7 @@
 //! A model file as the packer sees it: its shape, its constants, its tensors by role.
 //!
 //! Used by `pack`, `shape` and build.rs. This version knows the `llama` family, dense or with
-//! routed experts, with a SiLU or dReLU gate; everything else is refused by name.
+//! routed experts, with a gate of any known activation; everything else is refused by name.
 
 use super::gguf::{GgmlType, Gguf, GgufError, Tensor};
 use super::tokenizer::{TokenizerError, TokenizerSource, build};
@@ -370,7 +370,7 @@ fn activation(gguf: &Gguf) -> Result<ActivationFn, ModelFileError> {
     let known = ActivationFn::ALL.into_iter().find(|known| known.name() == found);
     known.ok_or_else(|| {
         let path = gguf.path().display().to_string();
-        ModelFileError::Unknown { path, key, found: found.into(), wanted: "drelu and silu" }
+        ModelFileError::Unknown { path, key, found: found.into(), wanted: ActivationFn::NAMES }
     })
 }
 

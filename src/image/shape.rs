@@ -17,17 +17,26 @@ pub enum ActivationFn {
     DRelu,
     /// silu(gate) * up, as in Llama. Every neuron counts.
     SiLu,
+    /// relu(gate) * up, as in ReLUfied Llamas.
+    Relu,
+    /// gelu(gate) * up, GELU in its tanh form, as in Gemma. Every neuron counts.
+    Gelu,
 }
 
 impl ActivationFn {
     /// Every activation.
-    pub const ALL: [ActivationFn; 2] = [ActivationFn::DRelu, ActivationFn::SiLu];
+    pub const ALL: [ActivationFn; 4] =
+        [ActivationFn::DRelu, ActivationFn::SiLu, ActivationFn::Relu, ActivationFn::Gelu];
+    /// Their names, for messages.
+    pub const NAMES: &str = "drelu, silu, relu or gelu";
 
     /// Name in model files and messages.
     pub const fn name(self) -> &'static str {
         match self {
             ActivationFn::DRelu => "drelu",
             ActivationFn::SiLu => "silu",
+            ActivationFn::Relu => "relu",
+            ActivationFn::Gelu => "gelu",
         }
     }
 
@@ -36,6 +45,8 @@ impl ActivationFn {
         match self {
             ActivationFn::DRelu => 1,
             ActivationFn::SiLu => 2,
+            ActivationFn::Relu => 3,
+            ActivationFn::Gelu => 4,
         }
     }
 
@@ -44,6 +55,8 @@ impl ActivationFn {
         match code {
             1 => Some(ActivationFn::DRelu),
             2 => Some(ActivationFn::SiLu),
+            3 => Some(ActivationFn::Relu),
+            4 => Some(ActivationFn::Gelu),
             _ => None,
         }
     }

@@ -24,14 +24,18 @@ const NEON_BODIES: Bodies = Bodies {
 
 /// ARMv8.0 with CRC32.
 pub(super) static NEON: Kernels = Kernels {
-    isa: Isa::Neon,
     bodies: Some(NEON_BODIES),
     lists: Some(Lists {
         q8: gk_rows_f32_q8_q8_neon,
         q4: gk_rows_f32_q4_q8_neon,
         f16: gk_rows_f32_f16_f32_neon,
     }),
-    gates: Some(Gates { silu: gk_silu_f32_f32_f32_neon }),
+    gates: Some(Gates {
+        silu: gk_silu_f32_f32_f32_neon,
+        drelu: gk_drelu_f32_f32_f32_neon,
+        relu: gk_relu_f32_f32_f32_neon,
+        gelu: gk_gelu_f32_f32_f32_neon,
+    }),
     attends: Some(Attends { f32: gk_attends_f32_f32_f32_neon, f16: gk_attends_f32_f32_f16_neon }),
     gemm: Some(Gemm {
         q8: gk_gemm_f32_q8_q8_neon,
@@ -43,7 +47,7 @@ pub(super) static NEON: Kernels = Kernels {
         q8: gk_batch_i64_q8_i16_neon,
         q4: gk_batch_i64_q4_i16_neon,
     }),
-    crc32c,
+    ..Kernels::none(Isa::Neon, crc32c)
 };
 
 /// The same with SDOT, which only rows of codes have a use for.

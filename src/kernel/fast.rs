@@ -9,6 +9,7 @@ use super::ffi::{About, Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, Soon
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
 use super::{Activation, Batch, Columns, DownBatch, KvView, PLACES_MAX, Soon};
+use crate::image::ActivationFn;
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 
 /// Columns that one call of a down kernel adds.
@@ -101,9 +102,15 @@ pub(super) unsafe fn gate_up(
     unsafe { kernel(gates, ups, count, records.as_ptr(), up, &soon, codes, scales, groups) }
 }
 
-pub(super) unsafe fn silu(c: &Gates, gate: &mut [f32], up: &[f32]) {
+pub(super) unsafe fn gate(c: &Gates, activation: ActivationFn, gate: &mut [f32], up: &[f32]) {
+    let kernel = match activation {
+        ActivationFn::DRelu => c.drelu,
+        ActivationFn::SiLu => c.silu,
+        ActivationFn::Relu => c.relu,
+        ActivationFn::Gelu => c.gelu,
+    };
     // SAFETY: both slices have the same length.
-    unsafe { (c.silu)(gate.as_mut_ptr(), up.as_ptr(), gate.len()) }
+    unsafe { kernel(gate.as_mut_ptr(), up.as_ptr(), gate.len()) }
 }
 
 pub(super) unsafe fn accumulate(

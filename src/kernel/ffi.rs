@@ -150,6 +150,15 @@ kernels! {
     /// silu(gate) * up in place.
     silu(gate: *mut f32, up: *const f32, len: usize) -> ():
         fn gk_silu_f32_f32_f32_avx2, fn gk_silu_f32_f32_f32_avx512, fn gk_silu_f32_f32_f32_neon;
+    /// relu(gate) * relu(up) in place.
+    drelu(gate: *mut f32, up: *const f32, len: usize) -> ():
+        fn gk_drelu_f32_f32_f32_avx2, fn gk_drelu_f32_f32_f32_neon;
+    /// relu(gate) * up in place.
+    relu(gate: *mut f32, up: *const f32, len: usize) -> ():
+        fn gk_relu_f32_f32_f32_avx2, fn gk_relu_f32_f32_f32_neon;
+    /// gelu(gate) * up in place.
+    gelu(gate: *mut f32, up: *const f32, len: usize) -> ():
+        fn gk_gelu_f32_f32_f32_avx2, fn gk_gelu_f32_f32_f32_avx512, fn gk_gelu_f32_f32_f32_neon;
 }
 
 kernels! {

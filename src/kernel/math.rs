@@ -30,6 +30,11 @@ const EXP_POLY: [f32; 5] = [
     f32::from_bits(0x3ab5_11e5),
 ];
 
+/// -2 sqrt(2 / pi).
+const GELU_LINE: f32 = f32::from_bits(0xbfcc_422a);
+/// -2 sqrt(2 / pi) 0.044715.
+const GELU_CUBE: f32 = f32::from_bits(0xbd92_2279);
+
 /// e to the `x`, within 1 ulp between [`EXP_LOW`] and [`EXP_HIGH`]; 0 below, saturated above; NaN
 /// stays NaN.
 pub fn exp(x: f32) -> f32 {
@@ -115,6 +120,14 @@ pub const fn power_of_two(exponent: i32) -> f32 {
 /// x times the logistic function of x, with our own exp.
 pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
+}
+
+/// GELU in its tanh form, 0.5 x (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+///
+/// 0.5 (1 + tanh(u)) is the logistic function of 2u, which cancels nothing where x is negative:
+/// x / (1 + exp(-2u)), -2u being x (x^2 `GELU_CUBE` + `GELU_LINE`).
+pub fn gelu(x: f32) -> f32 {
+    x / (1.0 + exp(x * ((x * x) * GELU_CUBE + GELU_LINE)))
 }
 
 /// Dot product of two f32 vectors in the canonical order: 16 partial sums, then the fixed tree.

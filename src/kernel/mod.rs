@@ -28,6 +28,7 @@ pub use batch::{
 };
 pub use isa::Isa;
 
+use crate::image::ActivationFn;
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 use accumulator::UNIT_EXPONENTS;
 use ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
@@ -323,19 +324,14 @@ impl Kernels {
         }
     }
 
-    /// `gate = relu(gate) * relu(up)`; a NaN goes on.
-    pub fn drelu(&self, gate: &mut [f32], up: &[f32]) {
-        assert!(gate.len() == up.len());
-        twin::drelu(gate, up);
-    }
-
-    /// `gate = silu(gate) * up`, as [`math::silu`] gives it.
-    pub fn silu(&self, gate: &mut [f32], up: &[f32]) {
+    /// Activations of neurons from their gates and ups, into `gate`: relu, [`math::silu`] or
+    /// [`math::gelu`] of the gate times up, or times relu of up. A NaN goes on.
+    pub fn gate(&self, activation: ActivationFn, gate: &mut [f32], up: &[f32]) {
         assert!(gate.len() == up.len());
         match &self.gates {
             // SAFETY: lengths are checked above; the CPU has this table.
-            Some(gates) => unsafe { fast::silu(gates, gate, up) },
-            None => twin::silu(gate, up),
+            Some(gates) => unsafe { fast::gate(gates, activation, gate, up) },
+            None => twin::gate(activation, gate, up),
         }
     }
 

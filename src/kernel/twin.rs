@@ -7,6 +7,7 @@
 use super::accumulator::{Accumulator, DownItem, Overflow, multiplier};
 use super::math::{self, power_of_two, rsqrt};
 use super::{Activation, Isa, Kernels, KvView};
+use crate::image::ActivationFn;
 use crate::image::geometry::{
     GROUP, LANES, WeightType, activation_byte, q4_row_nibble, q8_row_byte, row_scale_byte,
 };
@@ -259,16 +260,15 @@ pub(super) fn argmax(x: &[f32]) -> Option<usize> {
     best
 }
 
-pub(super) fn silu(gate: &mut [f32], up: &[f32]) {
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate = math::silu(*gate) * up;
-    }
-}
-
-pub(super) fn drelu(gate: &mut [f32], up: &[f32]) {
+pub(super) fn gate(activation: ActivationFn, gate: &mut [f32], up: &[f32]) {
     // Only what is surely closed is zero.
-    let open = |x: f32| if x <= 0.0 { 0.0 } else { x };
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate = if *gate <= 0.0 { 0.0 } else { *gate * open(*up) };
+    let open = |by: f32, x: f32| if by <= 0.0 { 0.0 } else { x };
+    for (gate, &up) in gate.iter_mut().zip(up) {
+        *gate = match activation {
+            ActivationFn::DRelu => open(*gate, *gate * open(up, up)),
+            ActivationFn::SiLu => math::silu(*gate) * up,
+            ActivationFn::Relu => open(*gate, *gate * up),
+            ActivationFn::Gelu => math::gelu(*gate) * up,
+        };
     }
 }

@@ -22,6 +22,13 @@ const AVX2_BODIES: Bodies = Bodies {
     argmax: gk_argmax_u64_f32_avx2,
 };
 
+const AVX2_GATES: Gates = Gates {
+    silu: gk_silu_f32_f32_f32_avx2,
+    drelu: gk_drelu_f32_f32_f32_avx2,
+    relu: gk_relu_f32_f32_f32_avx2,
+    gelu: gk_gelu_f32_f32_f32_avx2,
+};
+
 /// AVX2, F16C, SSE4.2, PCLMULQDQ. There is no GEMM: tiles of unpacked weights took 4 to 16 % longer
 /// than rows times one token after another.
 pub(super) static AVX2: Kernels = Kernels {
@@ -31,7 +38,7 @@ pub(super) static AVX2: Kernels = Kernels {
         q4: gk_rows_f32_q4_q8_avx2,
         f16: gk_rows_f32_f16_f32_avx2,
     }),
-    gates: Some(Gates { silu: gk_silu_f32_f32_f32_avx2 }),
+    gates: Some(AVX2_GATES),
     down: Some(Down {
         multipliers: gk_multipliers_i16_f32_avx2,
         q8: gk_batch_i64_q8_i16_avx2,
@@ -58,7 +65,11 @@ pub(super) static AVX512: Kernels = Kernels {
     }),
     gate_ups: Some(GateUps { q8: gk_gateup_f32_q8_q8_avx512, q4: gk_gateup_f32_q4_q8_avx512 }),
     sums: Some(Sums { q8: gk_columns_i64_q8_f32_avx512, q4: gk_columns_i64_q4_f32_avx512 }),
-    gates: Some(Gates { silu: gk_silu_f32_f32_f32_avx512 }),
+    gates: Some(Gates {
+        silu: gk_silu_f32_f32_f32_avx512,
+        gelu: gk_gelu_f32_f32_f32_avx512,
+        ..AVX2_GATES
+    }),
     attends: Some(Attends {
         f32: gk_attends_f32_f32_f32_avx512,
         f16: gk_attends_f32_f32_f16_avx512,

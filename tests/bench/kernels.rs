@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // a part of the output for each thread
 
 use common::{DRAM_BYTES, median, pages, share, time, weights};
+use ganglion::image::ActivationFn;
 use ganglion::image::geometry::{WeightType, padded_groups, padded_len};
 use ganglion::kernel::{
     Accumulator, Activation, Batch, Columns, DownBatch, DownItem, Isa, Kernels, KvView, LINES,
@@ -336,14 +337,17 @@ impl Bench {
             }
         });
         let out = Outputs::new(self.threads, 4 * len);
-        self.add(format!("silu {len}"), ("vector", times), size, move |thread, threads| {
-            for _ in share(times, thread, threads) {
-                let out = &mut out.of(thread)[..len];
-                out.copy_from_slice(x);
-                kernels.silu(black_box(out), weight);
-            }
-        });
-        let out = Outputs::new(self.threads, 4 * len);
+        for activation in ActivationFn::ALL {
+            let gates = Outputs::new(self.threads, 4 * len);
+            let name = format!("{} {len}", activation.name());
+            self.add(name, ("vector", times), size, move |thread, threads| {
+                for _ in share(times, thread, threads) {
+                    let out = &mut gates.of(thread)[..len];
+                    out.copy_from_slice(x);
+                    kernels.gate(activation, black_box(out), weight);
+                }
+            });
+        }
         self.add(format!("exp {len}"), ("vector", times), size, move |thread, threads| {
             for _ in share(times, thread, threads) {
                 let out = &mut out.of(thread)[..len];

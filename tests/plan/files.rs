@@ -176,7 +176,7 @@ fn a_wrong_value_is_named_with_what_would_do() {
             "embedding",
             "f16, q8 or q4",
         ),
-        ("models/m.toml", "\"drelu\"", "\"gelu\"", "activation", "drelu or silu"),
+        ("models/m.toml", "\"drelu\"", "\"tanh\"", "activation", "drelu, silu, relu or gelu"),
     ];
     for (file, from, to, key, wanted) in table {
         let folder = Folder::new("wrong-value");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::kernel::Isa;
 use crate::kernel::math::{
-    EXP_HIGH, EXP_LOW, dot, exp, power_of_two, round_half_even, rsqrt, sin_cos,
+    EXP_HIGH, EXP_LOW, dot, exp, gelu, power_of_two, round_half_even, rsqrt, sin_cos,
 };
 
 /// Every `step`-th float between two, by bits.
@@ -44,6 +44,22 @@ fn exp_at_the_edges() {
     }
     assert!(exp(EXP_HIGH).is_finite());
     assert!(exp(f32::NAN).is_nan());
+}
+
+/// Against the tanh form in f64, whose own cancellation is far below f32.
+#[test]
+fn gelu_is_near_its_tanh_form() {
+    for x in sample(1e-9, 30.0, 997).chain(sample(-1e-9, -30.0, 997)) {
+        let wide = f64::from(x);
+        let u = (2.0 / std::f64::consts::PI).sqrt() * (wide + 0.044715 * wide * wide * wide);
+        let exact = 0.5 * wide * (1.0 + u.tanh());
+        let error = (f64::from(gelu(x)) - exact).abs();
+        assert!(error <= 2e-7 * wide.abs(), "{x}: {} {exact}", gelu(x));
+    }
+    for (x, expected) in [(0.0, 0.0), (1e20, 1e20), (f32::INFINITY, f32::INFINITY)] {
+        assert_eq!(gelu(x), expected);
+    }
+    assert!(gelu(-1e20).abs() < 1e-17 && gelu(f32::NAN).is_nan());
 }
 
 #[test]

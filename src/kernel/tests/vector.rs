@@ -1,6 +1,7 @@
 //! Norms, rope, addition, half floats, argmax, checksum.
 
 use super::*;
+use crate::image::ActivationFn;
 
 fn tables() -> Vec<&'static Kernels> {
     [Kernels::twin()].into_iter().chain(fast_tables()).collect()
@@ -76,26 +77,47 @@ fn rope_matches_the_twin_and_turns() {
 }
 
 #[test]
-fn silu_matches_the_twin_bit_for_bit() {
+fn gates_match_the_twin_bit_for_bit() {
     for (seed, len) in (1650..).zip(lengths()) {
         let mut rng = Rng::new(seed);
-        for pattern in PATTERNS {
+        for (pattern, activation) in PATTERNS.into_iter().flat_map(with_every_activation) {
             let (mut gate, up) = (floats(&mut rng, len, pattern), floats(&mut rng, len, pattern));
-            gate[rng.below(len)] = [f32::NAN, f32::INFINITY, -100.0, 0.0][rng.below(4)];
+            let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -100.0, 0.0, -0.0];
+            gate[rng.below(len)] = odd[rng.below(odd.len())];
             let mut twin = Guarded::of(&gate);
-            Kernels::twin().silu(&mut twin, &up);
+            Kernels::twin().gate(activation, &mut twin, &up);
             for kernels in fast_tables() {
                 let mut fast = Guarded::of(&gate);
-                kernels.silu(&mut fast, &up);
-                assert_same(&twin, &fast, &format!("seed {seed} len {len} {pattern:?}"));
+                kernels.gate(activation, &mut fast, &up);
+                assert_same(&twin, &fast, &format!("seed {seed} {len} {pattern:?} {activation:?}"));
             }
         }
     }
-    // 2 / (1 + e^-2) * 3, in f64 by hand.
-    for kernels in tables() {
-        let mut gate = [2.0];
-        kernels.silu(&mut gate, &[3.0]);
-        assert!((gate[0] - 5.284_782_5).abs() < 1e-6);
+}
+
+fn with_every_activation(pattern: Pattern) -> [(Pattern, ActivationFn); 4] {
+    ActivationFn::ALL.map(|activation| (pattern, activation))
+}
+
+#[test]
+fn gates_are_what_they_are_called() {
+    // Gates 2 and -1, ups 3 and -3. By hand in f64: 2 / (1 + e^-2) and -1 / (1 + e), times up;
+    // GELU of 2 and -1 from its tanh form.
+    for (activation, expected) in [
+        (ActivationFn::DRelu, [[6.0, 0.0], [0.0, 0.0]]),
+        (ActivationFn::Relu, [[6.0, -6.0], [0.0, 0.0]]),
+        (ActivationFn::SiLu, [[5.284_782_5, -5.284_782_5], [-0.806_824_26, 0.806_824_26]]),
+        (ActivationFn::Gelu, [[5.863_793, -5.863_793], [-0.476_424_05, 0.476_424_05]]),
+    ] {
+        for kernels in tables() {
+            for (gate, expected) in [2.0, -1.0].into_iter().zip(expected) {
+                let mut gates = [gate; 2];
+                kernels.gate(activation, &mut gates, &[3.0, -3.0]);
+                for (found, expected) in gates.iter().zip(expected) {
+                    assert!((found - expected).abs() < 1e-6, "{activation:?} {found} {expected}");
+                }
+            }
+        }
     }
 }
 
