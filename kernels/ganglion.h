@@ -210,6 +210,15 @@ void gk_attend_f32_f32_f16_neon(float *out, const float *q, const uint16_t *keys
 void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *keys,
                                   const uint16_t *values, size_t count, size_t dim, float scale);
 
+// The same over q8 keys and values: row after row of codes, a scale for each 32; dim is a multiple
+// of 32.
+void gk_attend_f32_f32_q8_avx2(float *out, const float *q, const int8_t *keys,
+                               const float *key_scales, const int8_t *values,
+                               const float *value_scales, size_t count, size_t dim, float scale);
+void gk_attend_f32_f32_q8_avx512(float *out, const float *q, const int8_t *keys,
+                                 const float *key_scales, const int8_t *values,
+                                 const float *value_scales, size_t count, size_t dim, float scale);
+
 // Attention of `group` query heads, dim apart, at each of `positions` positions, q_stride apart;
 // out alike. Position p sees first + p keys. Each result is that of the kernel for one head.
 void gk_attends_f32_f32_f32_neon(float *out, size_t out_stride, const float *q, size_t q_stride,
@@ -224,6 +233,10 @@ void gk_attends_f32_f32_f32_avx512(float *out, size_t out_stride, const float *q
 void gk_attends_f32_f32_f16_avx512(float *out, size_t out_stride, const float *q, size_t q_stride,
                                    size_t positions, size_t group, const uint16_t *keys,
                                    const uint16_t *values, size_t first, size_t dim, float scale);
+void gk_attends_f32_f32_q8_avx512(float *out, size_t out_stride, const float *q, size_t q_stride,
+                                  size_t positions, size_t group, const int8_t *keys,
+                                  const float *key_scales, const int8_t *values,
+                                  const float *value_scales, size_t first, size_t dim, float scale);
 
 // x[i] = exp(x[i]).
 void gk_exp_f32_f32_avx2(float *x, size_t len);

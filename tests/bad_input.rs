@@ -206,7 +206,7 @@ fn plans_that_do_not_hold() {
         (demo, "budget", "budget = \"0\"", &["budget is 0, outside 1 to"]),
         (demo, "lock", "lock = \"maybe\"", &["lock = \"maybe\" is unknown", "demand, try or off"]),
         (demo, "records", "records = \"q3\"", &["records = \"q3\" is unknown", "f16, q8 or q4"]),
-        (demo, "kv", "kv = \"q8\"", &["kv = \"q8\" is unknown", "f16 or f32"]),
+        (demo, "kv", "kv = \"q4\"", &["kv = \"q4\" is unknown", "f16, f32 or q8"]),
         (device, "page_bytes", "page_bytes = 5000", &["page_bytes is 5000, not a power of two"]),
         (device, "readers", "readers = 0", &["readers is 0, outside 1 to 16"]),
         (

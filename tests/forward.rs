@@ -186,7 +186,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// Largest difference of the engine's logits, with half of the neurons in slots.
-fn worst(name: &str, shape: &Shape, weight: WeightType, isa: Isa) -> f64 {
+fn worst(name: &str, shape: &Shape, weight: WeightType, kv: KvType, isa: Isa) -> f64 {
     let (source, image) = (file(&format!("{name}.gguf")), file(&format!("{name}.image")));
     synth(name, shape, SynthType::F16, 7, &source, &mut |_, _| {}).unwrap();
     let model = ModelFile::open(&source).unwrap();
@@ -194,7 +194,7 @@ fn worst(name: &str, shape: &Shape, weight: WeightType, isa: Isa) -> f64 {
     let types =
         Types { records: weight, resident: weight, head: weight, embedding: WeightType::F16 };
     pack(&model, &types, &image, &mut |_, _| {}).unwrap();
-    let numerics = Numerics { types, kv: KvType::Single };
+    let numerics = Numerics { types, kv };
     let inputs = Inputs {
         shape: model.shape,
         numerics,
@@ -236,13 +236,26 @@ fn worst(name: &str, shape: &Shape, weight: WeightType, isa: Isa) -> f64 {
 fn small_models_of_odd_shapes_match_plain_arithmetic() {
     for (name, shape) in shapes() {
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            let (f16, q8) = (
-                worst(name, &shape, WeightType::F16, isa),
-                worst(name, &shape, WeightType::Q8, isa),
-            );
+            let worst = |weight, kv| worst(name, &shape, weight, kv, isa);
+            let (f16, q8) =
+                (worst(WeightType::F16, KvType::Single), worst(WeightType::Q8, KvType::Single));
             println!("{name}, {}: max |dlogit| f16 {f16:.1e}, q8 {q8:.1e}", isa.name());
             assert!(f16 < 2e-4, "{name} {}: {f16}", isa.name());
             assert!(q8 < 0.15, "{name} {}: {q8}", isa.name());
+        }
+    }
+}
+
+/// Heads of one group and of three.
+#[test]
+fn keys_and_values_of_codes_are_near_plain_arithmetic() {
+    let three = Shape { head_dim: 96, activation: ActivationFn::Relu, ..shape() };
+    for (name, shape) in [("one-group", Shape { head_dim: 32, ..shape() }), ("three-groups", three)]
+    {
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let found = worst(name, &shape, WeightType::F16, KvType::Byte, isa);
+            println!("{name}, {}: max |dlogit| kv q8 {found:.1e}", isa.name());
+            assert!(found > 1e-5 && found < 0.05, "{name} {}: {found}", isa.name());
         }
     }
 }

@@ -104,6 +104,9 @@ fn f16_logits_match_at_every_position() {
     let (story, prompts) = worst_logit(WeightType::F16, KvType::Half);
     println!("f16, kv f16: max |dlogit| story {story:.2e}, prompts {prompts:.2e}");
     assert!(story <= 1e-2 && prompts <= 1e-2, "{story} {prompts}");
+    let (story, prompts) = worst_logit(WeightType::F16, KvType::Byte);
+    println!("f16, kv q8: max |dlogit| story {story:.2e}, prompts {prompts:.2e}");
+    assert!(story <= 0.1 && prompts <= 0.1, "{story} {prompts}");
 }
 
 #[test]
@@ -223,6 +226,7 @@ fn held_out_perplexity() {
     let rows = [
         (WeightType::F16, KvType::Single, 1.0005),
         (WeightType::F16, KvType::Half, 1.0005),
+        (WeightType::F16, KvType::Byte, 1.002),
         (WeightType::Q8, KvType::Half, 1.005),
         (WeightType::Q4, KvType::Half, 1.02),
     ];

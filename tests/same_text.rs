@@ -88,8 +88,9 @@ fn any_budget_and_thread_count_gives_the_same_text() {
 
 #[test]
 fn every_instruction_set_gives_the_twins_text() {
-    for weight in WeightType::ALL {
-        let numerics = numerics(weight, KvType::Half);
+    let with_half = WeightType::ALL.map(|weight| (weight, KvType::Half));
+    for (weight, kv) in with_half.into_iter().chain([(WeightType::Q4, KvType::Byte)]) {
+        let numerics = numerics(weight, kv);
         let tokens = if weight == WeightType::Q8 { TOKENS } else { 48 };
         let budget = budgets(numerics)[2];
         for config in [SamplerConfig::GREEDY, SEEDED] {
@@ -122,18 +123,20 @@ fn logits_after(plan: &Plan, threads: usize, isa: Isa) -> Vec<u32> {
 
 #[test]
 fn any_prefill_chunk_gives_the_same_logits() {
-    for weight in WeightType::ALL {
-        let numerics = numerics(weight, KvType::Half);
+    let with_half = WeightType::ALL.map(|weight| (weight, KvType::Half));
+    for (weight, kv) in with_half.into_iter().chain([(WeightType::Q8, KvType::Byte)]) {
+        let numerics = numerics(weight, kv);
         let reference = logits_after(&chunked(numerics, 1, false), 1, Isa::best());
         for (chunk, threads, least) in
             [(2, 2, true), (5, 1, false), (16, 2, false), (33, 2, true), (512, 1, true)]
         {
             let found = logits_after(&chunked(numerics, chunk, least), threads, Isa::best());
-            assert!(found == reference, "{}, chunks of {chunk}, {threads} threads", weight.name());
+            let what = format!("{}, kv {}", weight.name(), kv.name());
+            assert!(found == reference, "{what}, chunks of {chunk}, {threads} threads");
         }
         for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
             let found = logits_after(&chunked(numerics, 24, true), 2, isa);
-            assert!(found == reference, "{} {}", weight.name(), isa.name());
+            assert!(found == reference, "{} kv {} {}", weight.name(), kv.name(), isa.name());
         }
     }
 }

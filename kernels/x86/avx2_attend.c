@@ -1,17 +1,26 @@
 // Attention of one query head over its cached keys and values: AVX2.
 #include "avx2.h"
+#include "kv.h"
 
 enum { KEY_BLOCK = 32 };
 
-// Eight keys or values; `half` is a compile-time constant.
-INLINE __m256 load_kv(const void *base, size_t index, bool half) {
-    return half ? load_f16(base, index) : _mm256_loadu_ps((const float *)base + index);
+// Eight keys or values.
+INLINE __m256 load_kv(kv_rows rows, size_t index) {
+    if (rows.type == ROWS_F32) {
+        return _mm256_loadu_ps((const float *)rows.at + index);
+    }
+    if (rows.type == ROWS_F16) {
+        return load_f16(rows.at, index);
+    }
+    const __m128i *codes = (const void *)((const int8_t *)rows.at + index);
+    __m256 values = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(codes)));
+    return _mm256_mul_ps(values, _mm256_set1_ps(rows.scales[index / GROUP]));
 }
 
-INLINE float score(const float *q, const void *keys, size_t at, size_t dim, bool half) {
+INLINE float score(const float *q, kv_rows keys, size_t at, size_t dim) {
     __m256 low = _mm256_setzero_ps(), high = _mm256_setzero_ps();
     for (size_t i = 0; i < dim; i += LANES) {
-        __m256 k0 = load_kv(keys, at + i, half), k1 = load_kv(keys, at + i + 8, half);
+        __m256 k0 = load_kv(keys, at + i), k1 = load_kv(keys, at + i + 8);
         low = _mm256_add_ps(low, _mm256_mul_ps(_mm256_loadu_ps(q + i), k0));
         high = _mm256_add_ps(high, _mm256_mul_ps(_mm256_loadu_ps(q + i + 8), k1));
     }
@@ -30,8 +39,8 @@ INLINE float max_score(const float *scores, float max) {
 }
 
 // out[8 * vectors] = out * keep + the sum of weight j times value row j, j ascending.
-INLINE void mix(float *out, float keep, const float *weights, size_t count, const void *values,
-                size_t at, size_t dim, int vectors, bool half) {
+INLINE void mix(float *out, float keep, const float *weights, size_t count, kv_rows values,
+                size_t at, size_t dim, int vectors) {
     __m256 sum[8];
     UNROLL for (int v = 0; v < vectors; v++) {
         sum[v] = _mm256_mul_ps(_mm256_loadu_ps(out + 8 * v), _mm256_set1_ps(keep));
@@ -39,7 +48,7 @@ INLINE void mix(float *out, float keep, const float *weights, size_t count, cons
     for (size_t j = 0; j < count; j++) {
         __m256 weight = _mm256_broadcast_ss(weights + j);
         UNROLL for (int v = 0; v < vectors; v++) {
-            __m256 value = load_kv(values, at + j * dim + 8 * (size_t)v, half);
+            __m256 value = load_kv(values, at + j * dim + 8 * (size_t)v);
             sum[v] = _mm256_add_ps(sum[v], _mm256_mul_ps(weight, value));
         }
     }
@@ -48,8 +57,8 @@ INLINE void mix(float *out, float keep, const float *weights, size_t count, cons
     }
 }
 
-INLINE void attend(float *out, const float *q, const void *keys, const void *values, size_t count,
-                   size_t dim, float scale, bool half) {
+INLINE void attend(float *out, const float *q, kv_rows keys, kv_rows values, size_t count,
+                   size_t dim, float scale) {
     float max = -__builtin_inff(), total = 0.0f;
     for (size_t i = 0; i < dim; i += 8) {
         _mm256_storeu_ps(out + i, _mm256_setzero_ps());
@@ -62,7 +71,7 @@ INLINE void attend(float *out, const float *q, const void *keys, const void *val
             _mm256_store_ps(weights + i, _mm256_set1_ps(-__builtin_inff()));
         }
         for (size_t j = 0; j < block; j++) {
-            weights[j] = score(q, keys, (first + j) * dim, dim, half) * scale;
+            weights[j] = score(q, keys, (first + j) * dim, dim) * scale;
         }
         float new_max = max_score(weights, max);
         float keep = _mm256_cvtss_f32(exp8(_mm256_set1_ps(max - new_max)));
@@ -77,10 +86,10 @@ INLINE void attend(float *out, const float *q, const void *keys, const void *val
         total = total * keep + sum;
         size_t i = 0;
         for (; i + 64 <= dim; i += 64) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 8, half);
+            mix(out + i, keep, weights, block, values, first * dim + i, dim, 8);
         }
         for (; i < dim; i += LANES) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 2, half);
+            mix(out + i, keep, weights, block, values, first * dim + i, dim, 2);
         }
     }
     for (size_t i = 0; i < dim; i += 8) {
@@ -91,10 +100,16 @@ INLINE void attend(float *out, const float *q, const void *keys, const void *val
 
 void gk_attend_f32_f32_f32_avx2(float *out, const float *q, const float *keys,
                                 const float *values, size_t count, size_t dim, float scale) {
-    attend(out, q, keys, values, count, dim, scale, false);
+    attend(out, q, F32_ROWS(keys), F32_ROWS(values), count, dim, scale);
 }
 
 void gk_attend_f32_f32_f16_avx2(float *out, const float *q, const uint16_t *keys,
                                 const uint16_t *values, size_t count, size_t dim, float scale) {
-    attend(out, q, keys, values, count, dim, scale, true);
+    attend(out, q, F16_ROWS(keys), F16_ROWS(values), count, dim, scale);
+}
+
+void gk_attend_f32_f32_q8_avx2(float *out, const float *q, const int8_t *keys,
+                               const float *key_scales, const int8_t *values,
+                               const float *value_scales, size_t count, size_t dim, float scale) {
+    attend(out, q, Q8_ROWS(keys, key_scales), Q8_ROWS(values, value_scales), count, dim, scale);
 }

@@ -236,11 +236,8 @@ impl NumericsTable {
             head: weight(path, "head", &self.head)?,
             embedding: weight(path, "embedding", &self.embedding)?,
         };
-        let kv = match self.kv.as_str() {
-            "f16" => KvType::Half,
-            "f32" => KvType::Single,
-            other => return Err(unknown(path, "kv", other, "f16 or f32")),
-        };
+        let kv = KvType::ALL.into_iter().find(|known| known.name() == self.kv);
+        let kv = kv.ok_or_else(|| unknown(path, "kv", &self.kv, "f16, f32 or q8"))?;
         Ok(Numerics { types, kv })
     }
 }

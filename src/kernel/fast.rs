@@ -5,10 +5,12 @@
 
 use super::accumulator::{Accumulator, DownItem, Overflow, accumulator_len, multiplier, split};
 use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
-use super::ffi::{About, Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, SoonLines, Sums};
+use super::ffi::{
+    About, AttendQ8, Attends, AttendsQ8, Bodies, Down, GateUps, Gates, Gemm, Lists, SoonLines, Sums,
+};
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
-use super::{Activation, Batch, Columns, DownBatch, KvView, PLACES_MAX, Soon};
+use super::{Activation, Batch, Columns, DownBatch, KvView, PLACES_MAX, Q8Rows, Soon, twin};
 use crate::image::ActivationFn;
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 
@@ -191,18 +193,35 @@ pub(super) unsafe fn accumulate_wide(
 
 pub(super) unsafe fn attend(c: &Bodies, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
     let (count, dim) = (kv.len() / q.len(), q.len());
-    let (out, q) = (out.as_mut_ptr(), q.as_ptr());
+    let (to, from) = (out.as_mut_ptr(), q.as_ptr());
     // SAFETY: keys and values are `count` rows of `dim`, as long as q and out.
     unsafe {
         match kv {
             KvView::F32 { keys, values } => {
-                (c.attend_f32)(out, q, keys.as_ptr(), values.as_ptr(), count, dim, scale);
+                (c.attend_f32)(to, from, keys.as_ptr(), values.as_ptr(), count, dim, scale);
             }
             KvView::F16 { keys, values } => {
-                (c.attend_f16)(out, q, keys.as_ptr(), values.as_ptr(), count, dim, scale);
+                (c.attend_f16)(to, from, keys.as_ptr(), values.as_ptr(), count, dim, scale);
             }
+            KvView::Q8 { .. } => twin::attend(q, kv, scale, out),
         }
     }
+}
+
+pub(super) unsafe fn attend_q8(
+    c: &AttendQ8,
+    q: &[f32],
+    keys: Q8Rows<'_>,
+    values: Q8Rows<'_>,
+    scale: f32,
+    out: &mut [f32],
+) {
+    let (count, dim) = (keys.codes.len() / q.len(), q.len());
+    let (k, k_scales) = (keys.codes.as_ptr(), keys.scales.as_ptr());
+    let (v, v_scales) = (values.codes.as_ptr(), values.scales.as_ptr());
+    let (out, q) = (out.as_mut_ptr(), q.as_ptr());
+    // SAFETY: keys and values are `count` rows of `dim`, as long as q and out.
+    unsafe { (c.one)(out, q, k, k_scales, v, v_scales, count, dim, scale) }
 }
 
 pub(super) unsafe fn attend_block(
@@ -228,7 +247,28 @@ pub(super) unsafe fn attend_block(
                 let (k, v) = (keys.as_ptr(), values.as_ptr());
                 (c.f16)(to, to_stride, q, q_stride, positions, group, k, v, first, dim, scale);
             }
+            KvView::Q8 { .. } => unreachable!("these have a set of their own"),
         }
+    }
+}
+
+pub(super) unsafe fn attend_block_q8(
+    c: &AttendsQ8,
+    q: &[f32],
+    q_stride: usize,
+    dim: usize,
+    (keys, values): (Q8Rows<'_>, Q8Rows<'_>),
+    scale: f32,
+    out: &mut Columns<'_>,
+) {
+    let (positions, group) = (out.tokens, out.count() / dim);
+    let first = keys.codes.len() / dim + 1 - positions;
+    let (to, to_stride, q) = (out.base, out.stride, q.as_ptr());
+    let (k, ks) = (keys.codes.as_ptr(), keys.scales.as_ptr());
+    let (v, vs) = (values.codes.as_ptr(), values.scales.as_ptr());
+    // SAFETY: q and out hold `group` heads at each position; the last position sees all keys.
+    unsafe {
+        (c.block)(to, to_stride, q, q_stride, positions, group, k, ks, v, vs, first, dim, scale);
     }
 }
 

@@ -162,6 +162,15 @@ kernels! {
 }
 
 kernels! {
+    /// Attention over q8 keys and values.
+    AttendQ8:
+    /// One query head.
+    one(out: *mut f32, q: *const f32, keys: *const i8, key_scales: *const f32, values: *const i8,
+        value_scales: *const f32, count: usize, dim: usize, scale: f32) -> ():
+        fn gk_attend_f32_f32_q8_avx2, fn gk_attend_f32_f32_q8_avx512;
+}
+
+kernels! {
     /// Attention of several heads and positions.
     Attends:
     /// Over f32 keys and values.
@@ -174,6 +183,16 @@ kernels! {
         group: usize, keys: *const u16, values: *const u16, first: usize, dim: usize,
         scale: f32) -> ():
         fn gk_attends_f32_f32_f16_avx512, fn gk_attends_f32_f32_f16_neon;
+}
+
+kernels! {
+    /// Attention of several heads and positions over q8 keys and values.
+    AttendsQ8:
+    /// Of a block.
+    block(out: *mut f32, out_stride: usize, q: *const f32, q_stride: usize, positions: usize,
+          group: usize, keys: *const i8, key_scales: *const f32, values: *const i8,
+          value_scales: *const f32, first: usize, dim: usize, scale: f32) -> ():
+        fn gk_attends_f32_f32_q8_avx512;
 }
 
 kernels! {

@@ -111,6 +111,12 @@ pub fn round_half_even(x: f32) -> i32 {
     ((x + shift) - shift) as i32
 }
 
+/// The same for |x| < 2^22, without a branch.
+pub fn small_round_half_even(x: f32) -> i32 {
+    // Below the low bits of the sum, an integer, stands the constant.
+    (x + ROUND_F32).to_bits().wrapping_sub(ROUND_F32.to_bits()) as i32
+}
+
 /// 2 to the `exponent`, -126..=127.
 pub const fn power_of_two(exponent: i32) -> f32 {
     assert!(-126 <= exponent && exponent <= 127);

@@ -14,6 +14,7 @@ mod batch;
 mod fast;
 mod ffi;
 mod isa;
+mod kv;
 pub mod math;
 #[cfg(test)]
 mod tests;
@@ -27,12 +28,12 @@ pub use batch::{
     down_scratch_bytes,
 };
 pub use isa::Isa;
+pub use kv::{KvView, Q8Rows, quantize_groups};
 
 use crate::image::ActivationFn;
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 use accumulator::UNIT_EXPONENTS;
-use ffi::{Attends, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
-use half::f16;
+use ffi::{AttendQ8, Attends, AttendsQ8, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
 
 /// A vector that rows are multiplied with.
 ///
@@ -91,69 +92,6 @@ pub const PLACES_MAX: usize = 64;
 /// Bytes that a request for memory brings.
 const LINE_BYTES: usize = 64;
 
-/// Cached keys and values of one head: `[n][head_dim]` each, row after row.
-#[derive(Clone, Copy, Debug)]
-pub enum KvView<'a> {
-    /// 32-bit floats.
-    F32 {
-        /// Keys.
-        keys: &'a [f32],
-        /// Values, as many as keys.
-        values: &'a [f32],
-    },
-    /// Bits of half floats.
-    F16 {
-        /// Keys.
-        keys: &'a [u16],
-        /// Values, as many as keys.
-        values: &'a [u16],
-    },
-}
-
-impl KvView<'_> {
-    /// Elements of the keys, if the values have as many.
-    fn checked_len(&self) -> Option<usize> {
-        let (keys, values) = match self {
-            KvView::F32 { keys, values } => (keys.len(), values.len()),
-            KvView::F16 { keys, values } => (keys.len(), values.len()),
-        };
-        (keys == values).then_some(keys)
-    }
-
-    /// The first `len` elements of the keys and of the values.
-    fn first(&self, len: usize) -> Self {
-        match *self {
-            KvView::F32 { keys, values } => {
-                KvView::F32 { keys: &keys[..len], values: &values[..len] }
-            }
-            KvView::F16 { keys, values } => {
-                KvView::F16 { keys: &keys[..len], values: &values[..len] }
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            KvView::F32 { keys, .. } => keys.len(),
-            KvView::F16 { keys, .. } => keys.len(),
-        }
-    }
-
-    fn key(&self, index: usize) -> f32 {
-        match self {
-            KvView::F32 { keys, .. } => keys[index],
-            KvView::F16 { keys, .. } => f16::from_bits(keys[index]).to_f32(),
-        }
-    }
-
-    fn value(&self, index: usize) -> f32 {
-        match self {
-            KvView::F32 { values, .. } => values[index],
-            KvView::F16 { values, .. } => f16::from_bits(values[index]).to_f32(),
-        }
-    }
-}
-
 /// The kernels of one instruction set. Only tables that this machine can run are handed out.
 pub struct Kernels {
     isa: Isa,
@@ -166,8 +104,11 @@ pub struct Kernels {
     /// Where there are none, columns go through 32-bit sums.
     sums: Option<Sums>,
     gates: Option<Gates>,
+    /// Where there is none, q8 keys and values are the twin's.
+    attend_q8: Option<AttendQ8>,
     /// Where there are none, queries are done one by one.
     attends: Option<Attends>,
+    attends_q8: Option<AttendsQ8>,
     /// Where there are none, a batch is done token by token.
     gemm: Option<Gemm>,
     down: Option<Down>,
@@ -184,7 +125,9 @@ impl Kernels {
             gate_ups: None,
             sums: None,
             gates: None,
+            attend_q8: None,
             attends: None,
+            attends_q8: None,
             gemm: None,
             down: None,
             crc32c,
@@ -459,14 +402,19 @@ impl Kernels {
     }
 
     /// Attention of one query head over `n >= 1` cached keys and values of its head; `q` and `out`
-    /// have head_dim values, a multiple of 16. Softmax runs over blocks of 32 keys.
+    /// have head_dim values, a multiple of 16, or of 32 where keys and values are q8. Softmax runs
+    /// over blocks of 32 keys.
     pub fn attend(&self, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
         assert!(!q.is_empty() && (q.len() as u64).is_multiple_of(LANES) && out.len() == q.len());
-        assert!(kv.checked_len().is_some_and(|len| len > 0 && len.is_multiple_of(q.len())));
-        match &self.bodies {
-            None => twin::attend(q, kv, scale, out),
+        assert!(kv.rows(q.len()).is_some_and(|rows| rows > 0));
+        match (&self.bodies, &self.attend_q8, kv) {
             // SAFETY: lengths are checked above; the CPU has this table.
-            Some(bodies) => unsafe { fast::attend(bodies, q, kv, scale, out) },
+            (_, Some(kernel), KvView::Q8 { keys, values }) => unsafe {
+                fast::attend_q8(kernel, q, keys, values, scale, out);
+            },
+            // SAFETY: as above.
+            (Some(bodies), _, _) => unsafe { fast::attend(bodies, q, kv, scale, out) },
+            (None, _, _) => twin::attend(q, kv, scale, out),
         }
     }
 
@@ -489,15 +437,18 @@ impl Kernels {
         assert!(head_dim > 0 && (head_dim as u64).is_multiple_of(LANES));
         assert!(positions > 0 && width.is_multiple_of(head_dim) && width <= q_stride);
         assert!(q.len() >= (positions - 1) * q_stride + width);
-        assert!(kv.checked_len().is_some_and(|len| len.is_multiple_of(head_dim)));
-        let keys = kv.len() / head_dim;
+        let keys = kv.rows(head_dim).unwrap_or(0);
         assert!(keys >= positions);
-        match &self.attends {
+        match (&self.attends, &self.attends_q8, kv) {
             // SAFETY: lengths are checked above; the CPU has this table.
-            Some(attends) => unsafe {
+            (_, Some(attends), KvView::Q8 { keys, values }) => unsafe {
+                fast::attend_block_q8(attends, q, q_stride, head_dim, (keys, values), scale, out);
+            },
+            // SAFETY: as above.
+            (Some(attends), _, KvView::F32 { .. } | KvView::F16 { .. }) => unsafe {
                 fast::attend_block(attends, q, q_stride, head_dim, kv, scale, out);
             },
-            None => {
+            _ => {
                 for position in 0..positions {
                     let seen = kv.first((keys - positions + 1 + position) * head_dim);
                     let queries = q[position * q_stride..][..width].chunks_exact(head_dim);

@@ -44,6 +44,7 @@ pub(super) static AVX2: Kernels = Kernels {
         q8: gk_batch_i64_q8_i16_avx2,
         q4: gk_batch_i64_q4_i16_avx2,
     }),
+    attend_q8: Some(AttendQ8 { one: gk_attend_f32_f32_q8_avx2 }),
     ..Kernels::none(Isa::Avx2, crc32c)
 };
 
@@ -70,10 +71,12 @@ pub(super) static AVX512: Kernels = Kernels {
         gelu: gk_gelu_f32_f32_f32_avx512,
         ..AVX2_GATES
     }),
+    attend_q8: Some(AttendQ8 { one: gk_attend_f32_f32_q8_avx512 }),
     attends: Some(Attends {
         f32: gk_attends_f32_f32_f32_avx512,
         f16: gk_attends_f32_f32_f16_avx512,
     }),
+    attends_q8: Some(AttendsQ8 { block: gk_attends_f32_f32_q8_avx512 }),
     gemm: Some(Gemm {
         q8: gk_gemm_f32_q8_q8_avx512,
         q4: gk_gemm_f32_q4_q8_avx512,

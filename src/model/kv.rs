@@ -1,15 +1,19 @@
 //! Cached keys and values: [layers][kv_heads][context][head_dim], so that a head's rows lie
-//! together.
+//! together. q8 rows are codes in that order; their scales stand behind all codes, so that rows of
+//! codes start where cache lines do.
 
 use crate::image::Shape;
-use crate::kernel::{Kernels, KvView};
+use crate::image::geometry::GROUP;
+use crate::kernel::{Kernels, KvView, Q8Rows, quantize_groups};
 use crate::plan::KvType;
+use core::ops::Range;
 
 /// Keys and values of the conversation so far.
 pub struct KvCache<'a> {
     keys: &'a mut [u8],
     values: &'a mut [u8],
     kind: KvType,
+    layers: usize,
     kv_heads: usize,
     context: usize,
     head_dim: usize,
@@ -24,8 +28,8 @@ impl<'a> KvCache<'a> {
         shape: &Shape,
         context: usize,
     ) -> KvCache<'a> {
-        let (kv_heads, head_dim) = (shape.kv_heads as usize, shape.head_dim as usize);
-        KvCache { keys, values, kind, kv_heads, context, head_dim }
+        let (layers, kv_heads) = (shape.layers as usize, shape.kv_heads as usize);
+        KvCache { keys, values, kind, layers, kv_heads, context, head_dim: shape.head_dim as usize }
     }
 
     /// Stores the key and value of `position`, kv_heads rows of head_dim each.
@@ -38,17 +42,22 @@ impl<'a> KvCache<'a> {
         value: &[f32],
     ) {
         assert!(position < self.context, "the door bounds the conversation");
-        let row_bytes = self.head_dim * self.kind.bytes() as usize;
+        let codes = self.codes();
         for head in 0..self.kv_heads {
-            let at = (self.first_row(layer, head) + position) * row_bytes;
+            let row = self.first_row(layer, head) + position;
+            let at = row * self.head_dim..(row + 1) * self.head_dim;
             let part = head * self.head_dim..(head + 1) * self.head_dim;
             for (cache, row) in
                 [(&mut *self.keys, &key[part.clone()]), (&mut *self.values, &value[part.clone()])]
             {
-                let stored = &mut cache[at..at + row_bytes];
                 match self.kind {
-                    KvType::Half => kernels.to_f16(row, bytemuck::cast_slice_mut(stored)),
-                    KvType::Single => bytemuck::cast_slice_mut(stored).copy_from_slice(row),
+                    KvType::Half => kernels.to_f16(row, part_of_mut(cache, &at)),
+                    KvType::Single => part_of_mut(cache, &at).copy_from_slice(row),
+                    KvType::Byte => {
+                        let (codes, scales) = cache.split_at_mut(codes);
+                        let scales = part_of_mut(scales, &groups(&at));
+                        quantize_groups(row, part_of_mut(codes, &at), scales);
+                    }
                 }
             }
         }
@@ -56,23 +65,43 @@ impl<'a> KvCache<'a> {
 
     /// The first `positions` rows of a head.
     pub fn view(&self, layer: usize, kv_head: usize, positions: usize) -> KvView<'_> {
-        let row_bytes = self.head_dim * self.kind.bytes() as usize;
-        let first = self.first_row(layer, kv_head) * row_bytes;
-        let range = first..first + positions * row_bytes;
-        let (keys, values) = (&self.keys[range.clone()], &self.values[range]);
+        let first = self.first_row(layer, kv_head);
+        let at = first * self.head_dim..(first + positions) * self.head_dim;
+        let (keys, values) = (&*self.keys, &*self.values);
         match self.kind {
-            KvType::Half => KvView::F16 {
-                keys: bytemuck::cast_slice(keys),
-                values: bytemuck::cast_slice(values),
-            },
-            KvType::Single => KvView::F32 {
-                keys: bytemuck::cast_slice(keys),
-                values: bytemuck::cast_slice(values),
-            },
+            KvType::Half => KvView::F16 { keys: part_of(keys, &at), values: part_of(values, &at) },
+            KvType::Single => {
+                KvView::F32 { keys: part_of(keys, &at), values: part_of(values, &at) }
+            }
+            KvType::Byte => KvView::Q8 { keys: self.q8(keys, &at), values: self.q8(values, &at) },
         }
+    }
+
+    fn q8<'c>(&self, cache: &'c [u8], at: &Range<usize>) -> Q8Rows<'c> {
+        let (codes, scales) = cache.split_at(self.codes());
+        Q8Rows { codes: part_of(codes, at), scales: part_of(scales, &groups(at)) }
+    }
+
+    /// Codes of the whole cache.
+    fn codes(&self) -> usize {
+        self.layers * self.kv_heads * self.context * self.head_dim
     }
 
     fn first_row(&self, layer: usize, head: usize) -> usize {
         (layer * self.kv_heads + head) * self.context
     }
+}
+
+/// The groups of a range of codes.
+fn groups(codes: &Range<usize>) -> Range<usize> {
+    codes.start / GROUP as usize..codes.end / GROUP as usize
+}
+
+/// A range of a region's elements.
+fn part_of<'c, T: bytemuck::Pod>(cache: &'c [u8], at: &Range<usize>) -> &'c [T] {
+    bytemuck::cast_slice(&cache[at.start * size_of::<T>()..at.end * size_of::<T>()])
+}
+
+fn part_of_mut<'c, T: bytemuck::Pod>(cache: &'c mut [u8], at: &Range<usize>) -> &'c mut [T] {
+    bytemuck::cast_slice_mut(&mut cache[at.start * size_of::<T>()..at.end * size_of::<T>()])
 }

@@ -35,6 +35,13 @@ pub enum PlanError {
         /// Its value.
         found: u64,
     },
+    /// Keys and values are to be codes, and a head is not made of whole groups.
+    KvGroups {
+        /// Values of a group.
+        of: u64,
+        /// Width of a head.
+        found: u64,
+    },
     /// A number is not a power of two.
     PowerOfTwo {
         /// Field.
@@ -86,6 +93,11 @@ impl fmt::Display for PlanError {
             PlanError::Multiple { name, of, found } => write!(
                 f,
                 "{name} is {found}, not a multiple of {of}; mend the model or device file"
+            ),
+            PlanError::KvGroups { of, found } => write!(
+                f,
+                "kv = \"q8\" wants heads of a multiple of {of} values, and the model's head_dim \
+                 is {found}; set kv = \"f16\" in the plan"
             ),
             PlanError::PowerOfTwo { name, found } => {
                 write!(f, "{name} is {found}, not a power of two; mend the device file")

@@ -3,6 +3,7 @@
 //! Same numerics, prompt and seed give the same text, bit for bit, whatever the budget, threads,
 //! instruction set or order of reads. The solver never picks among them.
 
+use crate::image::geometry::GROUP;
 use crate::image::{Shape, Types};
 
 /// Version of the canonical arithmetic (order of operations, roundings, own exp and rsqrt).
@@ -15,22 +16,38 @@ pub enum KvType {
     Half,
     /// IEEE single floats.
     Single,
+    /// 8-bit codes, an IEEE single float as the scale of each 32.
+    Byte,
 }
 
 impl KvType {
+    /// Every type.
+    pub const ALL: [KvType; 3] = [KvType::Half, KvType::Single, KvType::Byte];
+
     /// Name in plans and messages.
     pub const fn name(self) -> &'static str {
         match self {
             KvType::Half => "f16",
             KvType::Single => "f32",
+            KvType::Byte => "q8",
         }
     }
 
-    /// Bytes of one value.
-    pub const fn bytes(self) -> u64 {
+    /// Bytes of a row of `head_dim` values, whole groups of 32 where they are codes.
+    pub const fn row_bytes(self, head_dim: u64) -> u64 {
+        match self {
+            KvType::Half => head_dim * 2,
+            KvType::Single => head_dim * 4,
+            KvType::Byte => head_dim + head_dim / GROUP * 4,
+        }
+    }
+
+    /// Number in the hash.
+    const fn code(self) -> u32 {
         match self {
             KvType::Half => 2,
             KvType::Single => 4,
+            KvType::Byte => 8,
         }
     }
 }
@@ -54,7 +71,7 @@ impl Numerics {
             self.types.resident.code(),
             self.types.head.code(),
             self.types.embedding.code(),
-            self.kv.bytes() as u32,
+            self.kv.code(),
             shape.activation.code(),
             shape.experts_used as u32,
         ];

@@ -6,11 +6,12 @@
 
 use super::error::PlanError;
 use super::inputs::{Device, Inputs};
+use super::numerics::KvType;
 use super::region::{Life, REGIONS, Region, RegionId};
 use super::scratch::{BATCH_TOKENS_MAX, accumulator_len, batch_code_stride, batch_tiles_bytes};
 use crate::image::Resident;
 use crate::image::geometry::{
-    BLOCK_BYTES, SLOT_ALIGN, TAG_BYTES, padded_groups, padded_len, round_up,
+    BLOCK_BYTES, GROUP, SLOT_ALIGN, TAG_BYTES, padded_groups, padded_len, round_up,
 };
 
 /// Smallest cache: fewer slots than this hold nothing worth looking up.
@@ -108,6 +109,10 @@ const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
     }
     if let Some((name, of, found)) = inputs.shape.multiple_fault() {
         return Err(PlanError::Multiple { name, of, found });
+    }
+    let head_dim = inputs.shape.head_dim;
+    if matches!(inputs.numerics.kv, KvType::Byte) && !head_dim.is_multiple_of(GROUP) {
+        return Err(PlanError::KvGroups { of: GROUP, found: head_dim });
     }
     let d = &inputs.device;
     let unit = inputs.numerics.types.record(&inputs.shape).unit_bytes;
@@ -256,7 +261,7 @@ const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64
     let Inputs { shape: s, numerics: n, device: d, .. } = inputs;
     let (context, chunk) = (inputs.context_tokens, inputs.prefill_tokens);
     let widest = if s.hidden > s.query_dim() { s.hidden } else { s.query_dim() };
-    let kv_bytes = s.layers * s.kv_dim() * context * n.kv.bytes();
+    let kv_bytes = s.layers * s.kv_heads * context * n.kv.row_bytes(s.head_dim);
     match id {
         RegionId::Resident => Resident::new(s, &n.types).bytes,
         RegionId::Tokenizer => round_up(s.tokenizer_bytes, BLOCK_BYTES),

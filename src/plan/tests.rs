@@ -176,16 +176,38 @@ fn the_numerics_hash_sees_every_field() {
     for embedding in other(types.embedding) {
         hashes.push(with(Types { embedding, ..types }).hash(&shape));
     }
-    let kv = if numerics.kv == KvType::Half { KvType::Single } else { KvType::Half };
-    hashes.push(Numerics { kv, ..numerics }.hash(&shape));
+    for kv in KvType::ALL.into_iter().filter(|kv| *kv != numerics.kv) {
+        hashes.push(Numerics { kv, ..numerics }.hash(&shape));
+    }
     for experts_used in [1, 3, 8] {
         hashes.push(numerics.hash(&Shape { experts_used, ..shape }));
     }
     let count = hashes.len();
-    assert_eq!(count, 1 + 4 * 2 + 1 + 3);
+    assert_eq!(count, 1 + 4 * 2 + 2 + 3);
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), count, "two numerics share a hash");
+}
+
+#[test]
+fn keys_and_values_take_what_their_type_says() {
+    // The demo: 4 layers, 2 heads of 32 values; by hand for 100 tokens.
+    let with = |kv, head_dim| {
+        let shape = Shape { head_dim, ..inputs().shape };
+        let numerics = Numerics { kv, ..inputs().numerics };
+        solve(Inputs { shape, numerics, context_tokens: 100, ..inputs() })
+    };
+    for (kv, bytes) in [(KvType::Half, 51_200), (KvType::Single, 102_400), (KvType::Byte, 28_800)] {
+        let plan = with(kv, 32).unwrap();
+        for id in [RegionId::Keys, RegionId::Values] {
+            assert_eq!(plan.region(id).bytes, bytes, "{}", kv.name());
+        }
+    }
+    let refused = with(KvType::Byte, 48).unwrap_err();
+    assert_eq!(refused, PlanError::KvGroups { of: 32, found: 48 });
+    let text = refused.to_string();
+    assert!(text.contains("head_dim is 48") && text.contains("multiple of 32"), "{text}");
+    assert!(with(KvType::Half, 48).is_ok());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use super::Outputs;
 use super::common::{share, weights};
-use ganglion::image::{Record, WeightType};
+use ganglion::image::{ActivationFn, Record, WeightType};
 use ganglion::kernel::{Accumulator, Activation, DownItem, Kernels, Soon, accumulator_len};
 use std::hint::black_box;
 
@@ -66,7 +66,7 @@ impl Layer {
             let (gates, ups) = (&mut gates[..records.len()], &mut ups[..records.len()]);
             let up = self.record.row_bytes as usize;
             self.kernels.gate_up(self.weight, &records, up, soon, self.x, gates, ups);
-            self.kernels.drelu(gates, ups);
+            self.kernels.gate(ActivationFn::DRelu, gates, ups);
             black_box(&gates);
             self.down(&records, later, &mut sums);
         }

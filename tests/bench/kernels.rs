@@ -10,7 +10,7 @@ use ganglion::image::ActivationFn;
 use ganglion::image::geometry::{WeightType, padded_groups, padded_len};
 use ganglion::kernel::{
     Accumulator, Activation, Batch, Columns, DownBatch, DownItem, Isa, Kernels, KvView, LINES,
-    Soon, accumulator_len, batch_code_stride, down_scratch_bytes,
+    Q8Rows, Soon, accumulator_len, batch_code_stride, down_scratch_bytes, quantize_groups,
 };
 use std::hint::black_box;
 
@@ -54,6 +54,22 @@ fn operand(kernels: &Kernels, len: usize) -> Activation<'static> {
     let scales: &mut [f32] = bytemuck::cast_slice_mut(pages(4 * groups));
     assert!(kernels.quantize(&values[..len], codes, scales));
     Activation::new(len, values, codes, scales)
+}
+
+/// Keys and values of a head, half floats and codes: name, bytes of both, view.
+fn caches(dim: usize, keys: usize) -> [(&'static str, usize, KvView<'static>); 2] {
+    let len = dim * keys;
+    let (k, v) = bytemuck::cast_slice(weights(4 * len)).split_at(len);
+    let rows = || {
+        let codes: &mut [i8] = bytemuck::cast_slice_mut(pages(len));
+        let scales: &mut [f32] = bytemuck::cast_slice_mut(pages(len / 8));
+        quantize_groups(floats(len), codes, scales);
+        Q8Rows { codes, scales }
+    };
+    [
+        ("f16", 4 * len, KvView::F16 { keys: k, values: v }),
+        ("q8", 2 * (len + len / 8), KvView::Q8 { keys: rows(), values: rows() }),
+    ]
 }
 
 /// A slice for each thread to write to: `per` values each.
@@ -278,41 +294,57 @@ impl Bench {
 
     fn attend(&mut self, dim: usize, keys: usize) {
         let kernels = self.kernels;
-        let memory: &[u16] = bytemuck::cast_slice(weights(4 * dim * keys));
-        let (k, v) = memory.split_at(dim * keys);
         let q: &[f32] = floats(dim);
         let times = 200;
-        let out = Outputs::new(self.threads, 4 * dim);
-        let name = format!("attend f16 {dim} x {keys}");
-        let work = (4 * dim * keys, 2 * dim * keys);
-        self.add(name, ("head", times), work, move |thread, threads| {
-            for _ in share(times, thread, threads) {
-                let out = &mut out.of(thread)[..dim];
-                kernels.attend(q, KvView::F16 { keys: k, values: v }, 0.1, black_box(out));
-            }
-        });
+        for (kind, bytes, view) in caches(dim, keys) {
+            let out = Outputs::new(self.threads, 4 * dim);
+            let name = format!("attend {kind} {dim} x {keys}");
+            let work = (bytes, 2 * dim * keys);
+            self.add(name, ("head", times), work, move |thread, threads| {
+                for _ in share(times, thread, threads) {
+                    kernels.attend(q, view, 0.1, black_box(&mut out.of(thread)[..dim]));
+                }
+            });
+        }
     }
 
     /// 32 positions behind `keys` others, `group` heads each; decode where `positions` is 1.
     fn attend_block(&mut self, dim: usize, keys: usize, positions: usize, group: usize) {
         let kernels = self.kernels;
-        let memory: &[u16] = bytemuck::cast_slice(weights(4 * dim * keys));
-        let (k, v) = memory.split_at(dim * keys);
         let width = group * dim;
         let q: &[f32] = floats(positions * width);
         let times = 40;
-        let out = Outputs::new(self.threads, 4 * positions * width);
-        let name = format!("attend f16 {dim} x {keys}, {positions} x {group}");
-        let work = (4 * dim * keys, 2 * dim * keys);
         let units = times * positions * group;
-        self.add(name, ("head", units), work, move |thread, threads| {
-            for _ in share(times, thread, threads) {
-                let out = &mut out.of(thread)[..positions * width];
-                let mut columns = Columns::of(out, width, 0..width);
-                let view = KvView::F16 { keys: k, values: v };
-                kernels.attend_block(q, width, dim, view, 0.1, black_box(&mut columns));
-            }
-        });
+        for (kind, bytes, view) in caches(dim, keys) {
+            let out = Outputs::new(self.threads, 4 * positions * width);
+            let name = format!("attend {kind} {dim} x {keys}, {positions} x {group}");
+            let work = (bytes, 2 * dim * keys);
+            self.add(name, ("head", units), work, move |thread, threads| {
+                for _ in share(times, thread, threads) {
+                    let out = &mut out.of(thread)[..positions * width];
+                    let mut columns = Columns::of(out, width, 0..width);
+                    kernels.attend_block(q, width, dim, view, 0.1, black_box(&mut columns));
+                }
+            });
+        }
+    }
+
+    /// A key on its way into the cache.
+    fn stored(&mut self, dim: usize) {
+        let (x, times) = (&*floats(dim), 5000);
+        let out = Outputs::new(self.threads, 8 * dim);
+        self.add(
+            format!("cached q8 {dim}"),
+            ("row", times),
+            (4 * dim, 0),
+            move |thread, threads| {
+                for _ in share(times, thread, threads) {
+                    let (codes, scales) = out.of::<u8>(thread).split_at_mut(dim);
+                    let scales = &mut bytemuck::cast_slice_mut(scales)[..dim / 32];
+                    quantize_groups(black_box(x), bytemuck::cast_slice_mut(codes), scales);
+                }
+            },
+        );
     }
 
     fn vectors(&mut self, len: usize) {
@@ -453,6 +485,8 @@ fn main() {
     bench.layer(WeightType::Q4, 4096, 14336);
     bench.attend(64, 512);
     bench.attend(128, 512);
+    bench.attend(128, 65536);
+    bench.stored(128);
     bench.attend_block(64, 512, 1, 3);
     bench.attend_block(128, 512, 1, 6);
     bench.attend_block(64, 512, 32, 3);

@@ -165,7 +165,7 @@ fn a_wrong_value_is_named_with_what_would_do() {
     let table = [
         ("mine/small.toml", "\"64MB\"", "\"64 bananas\"", "budget", "GB"),
         ("mine/small.toml", "\"off\"", "\"maybe\"", "lock", "demand, try or off"),
-        ("mine/small.toml", "kv = \"f32\"", "kv = \"q8\"", "kv", "f16 or f32"),
+        ("mine/small.toml", "kv = \"f32\"", "kv = \"q4\"", "kv", "f16, f32 or q8"),
         ("mine/small.toml", "records = \"q8\"", "records = \"q5\"", "records", "f16, q8 or q4"),
         ("mine/small.toml", "resident = \"q4\"", "resident = \"\"", "resident", "f16, q8 or q4"),
         ("mine/small.toml", "head = \"f16\"", "head = \"F16\"", "head", "f16, q8 or q4"),

@@ -36,7 +36,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
 }
 
 fn numerics() -> impl Strategy<Value = Numerics> {
-    let kv = prop::sample::select(vec![KvType::Half, KvType::Single]);
+    let kv = prop::sample::select(KvType::ALL.to_vec());
     (weights(), weights(), weights(), weights(), kv).prop_map(
         |(records, resident, head, embedding, kv)| Numerics {
             types: Types { records, resident, head, embedding },
@@ -62,6 +62,11 @@ fn devices() -> impl Strategy<Value = Device> {
         })
 }
 
+/// The width of a head that keys and values of this type can have.
+fn whole_groups(head_dim: u64, kv: KvType) -> u64 {
+    if kv == KvType::Byte { head_dim.next_multiple_of(32) } else { head_dim }
+}
+
 /// Inputs whose every number is within its limits, with a budget of one byte.
 fn inputs() -> impl Strategy<Value = Inputs> {
     (shapes(), numerics(), devices(), 1..=8192u64, 1..=512u64, 1..=16u64).prop_map(
@@ -69,7 +74,7 @@ fn inputs() -> impl Strategy<Value = Inputs> {
             name: "random",
             model: "random",
             device_name: "random",
-            shape,
+            shape: Shape { head_dim: whole_groups(shape.head_dim, numerics.kv), ..shape },
             numerics,
             device,
             budget_bytes: 1,
