@@ -38,7 +38,8 @@ pub fn compile() {
     match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => {
             build("avx2", "x86", &["matvec", "down", "batch", "attend", "vector"], &AVX2);
-            build("avx512", "x86", &["matvec", "gemm", "down", "batch", "attend"], &AVX512);
+            let avx512 = ["matvec", "gemm", "down", "batch", "attend", "vector"];
+            build("avx512", "x86", &avx512, &AVX512);
         }
         Ok("aarch64") => {
             let march = |arch| [&[arch], &ARM[..]].concat();

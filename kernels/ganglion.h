@@ -276,6 +276,10 @@ void gk_convert_f16_f32_neon(uint16_t *out, const float *x, size_t len);
 // Lowest index of the largest value; len if every value is NaN.
 size_t gk_argmax_u64_f32_avx2(const float *x, size_t len);
 size_t gk_argmax_u64_f32_neon(const float *x, size_t len);
+// Indices of the values of x[len] above the threshold, ascending, to the front of out[len]; their
+// count. What is behind them in out is anything.
+size_t gk_above_u32_f32_f32_avx2(uint32_t *out, const float *x, size_t len, float threshold);
+size_t gk_above_u32_f32_f32_avx512(uint32_t *out, const float *x, size_t len, float threshold);
 // CRC-32C of bytes[len] behind what gave `seed`.
 uint32_t gk_crc32c_u32_u8_avx2(uint32_t seed, const uint8_t *bytes, size_t len);
 uint32_t gk_crc32c_u32_u8_neon(uint32_t seed, const uint8_t *bytes, size_t len);

@@ -170,6 +170,21 @@ size_t gk_argmax_u64_f32_avx2(const float *x, size_t len) {
     return len;
 }
 
+size_t gk_above_u32_f32_f32_avx2(uint32_t *out, const float *x, size_t len, float threshold) {
+    size_t count = 0, i = 0;
+    for (; i + 8 <= len; i += 8) {
+        __m256 above = _mm256_cmp_ps(_mm256_loadu_ps(x + i), _mm256_set1_ps(threshold), _CMP_GT_OQ);
+        for (unsigned mask = (unsigned)_mm256_movemask_ps(above); mask != 0; mask &= mask - 1) {
+            out[count++] = (uint32_t)i + (uint32_t)__builtin_ctz(mask);
+        }
+    }
+    for (; i < len; i++) {
+        out[count] = (uint32_t)i;
+        count += x[i] > threshold;
+    }
+    return count;
+}
+
 // A checksum over the bytes that follow, were they zeros, is a product modulo the polynomial:
 // `factor` is x^(8 * bytes - 33), bits reversed.
 INLINE uint64_t skip_zeros(uint64_t crc, uint32_t factor) {

@@ -210,7 +210,7 @@ fn text_of<'a>(session: &Session<'a>, token: u32) -> &'a [u8] {
 
 fn choose(session: &mut Session<'_>, sampler: &mut Sampler, end: usize) -> Result<u32, Fault> {
     let recent = &session.tokens[..end];
+    let kernels = session.model.kernels();
     let (logits, candidates) = session.model.sampling();
-    let exp = crate::kernel::math::exp;
-    Ok(sampler.sample(logits, recent, bytemuck::cast_slice_mut(candidates), exp)?)
+    Ok(sampler.sample(logits, recent, bytemuck::cast_slice_mut(candidates), kernels)?)
 }

@@ -6,7 +6,8 @@
 use super::accumulator::{Accumulator, DownItem, Overflow, accumulator_len, multiplier, split};
 use super::batch::{CHUNK_NEURONS, FACTOR_BYTES, TILE_BYTES, TOKEN_BLOCK, batch_code_stride};
 use super::ffi::{
-    About, AttendQ8, Attends, AttendsQ8, Bodies, Down, GateUps, Gates, Gemm, Lists, SoonLines, Sums,
+    About, AttendQ8, Attends, AttendsQ8, Bodies, Down, Filters, GateUps, Gates, Gemm, Lists,
+    SoonLines, Sums,
 };
 use super::math::power_of_two;
 use super::twin::{column_scale, rms_factor};
@@ -305,6 +306,11 @@ pub(super) unsafe fn argmax(c: &Bodies, x: &[f32]) -> Option<usize> {
     // SAFETY: one slice.
     let index = unsafe { (c.argmax)(x.as_ptr(), x.len()) };
     (index < x.len()).then_some(index)
+}
+
+pub(super) unsafe fn above(c: &Filters, x: &[f32], threshold: f32, out: &mut [u32]) -> usize {
+    // SAFETY: `out` is as long as x.
+    unsafe { (c.above)(out.as_mut_ptr(), x.as_ptr(), x.len(), threshold) }
 }
 
 pub(super) unsafe fn gemm(

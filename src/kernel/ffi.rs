@@ -236,6 +236,14 @@ kernels! {
         fn gk_batch_i64_q4_i16_avx2, fn gk_batch_i64_q4_i8_avx512, fn gk_batch_i64_q4_i16_neon;
 }
 
+kernels! {
+    /// What picks values out.
+    Filters:
+    /// Indices of values above a threshold.
+    above(out: *mut u32, x: *const f32, len: usize, threshold: f32) -> usize:
+        fn gk_above_u32_f32_f32_avx2, fn gk_above_u32_f32_f32_avx512;
+}
+
 // The checksum is handed on as a plain function, so each table wraps its own.
 #[allow(dead_code)] // each architecture links its own
 unsafe extern "C" {

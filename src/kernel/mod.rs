@@ -16,6 +16,7 @@ mod ffi;
 mod isa;
 mod kv;
 pub mod math;
+mod select;
 #[cfg(test)]
 mod tests;
 mod twin;
@@ -29,11 +30,12 @@ pub use batch::{
 };
 pub use isa::Isa;
 pub use kv::{KvView, Q8Rows, quantize_groups};
+pub use select::{Candidate, top_k_room};
 
 use crate::image::ActivationFn;
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
 use accumulator::UNIT_EXPONENTS;
-use ffi::{AttendQ8, Attends, AttendsQ8, Bodies, Down, GateUps, Gates, Gemm, Lists, Sums};
+use ffi::{AttendQ8, Attends, AttendsQ8, Bodies, Down, Filters, GateUps, Gates, Gemm, Lists, Sums};
 
 /// A vector that rows are multiplied with.
 ///
@@ -112,6 +114,7 @@ pub struct Kernels {
     /// Where there are none, a batch is done token by token.
     gemm: Option<Gemm>,
     down: Option<Down>,
+    filters: Option<Filters>,
     crc32c: fn(u32, &[u8]) -> u32,
 }
 
@@ -130,6 +133,7 @@ impl Kernels {
             attends_q8: None,
             gemm: None,
             down: None,
+            filters: None,
             crc32c,
         }
     }
@@ -519,6 +523,24 @@ impl Kernels {
             // SAFETY: one slice; the CPU has this table.
             Some(bodies) => unsafe { fast::argmax(bodies, x) },
         }
+    }
+
+    /// Indices of the values greater than `threshold`, ascending, into the front of `out`, which is
+    /// as long as `x`; their count. What is behind them is anything; NaN is never greater.
+    pub fn above(&self, x: &[f32], threshold: f32, out: &mut [u32]) -> usize {
+        assert!(out.len() >= x.len() && u32::try_from(x.len()).is_ok());
+        match &self.filters {
+            // SAFETY: lengths are checked above; the CPU has this table.
+            Some(filters) => unsafe { fast::above(filters, x, threshold, out) },
+            None => twin::above(x, threshold, out),
+        }
+    }
+
+    /// The `k` largest values with their indices, largest first, the lower index of equals; fewer
+    /// if `x` has fewer that are numbers. One pass; `room` holds [`top_k_room`] of `k`.
+    pub fn top_k<'r>(&self, x: &[f32], k: usize, room: &'r mut [Candidate]) -> &'r mut [Candidate] {
+        assert!(room.len() >= top_k_room(k) && u32::try_from(x.len()).is_ok());
+        select::top_k(self, x, k, room)
     }
 
     /// CRC-32C of `bytes`; `seed` is 0, or the value of the bytes before.

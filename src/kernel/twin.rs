@@ -260,6 +260,17 @@ pub(super) fn argmax(x: &[f32]) -> Option<usize> {
     best
 }
 
+pub(super) fn above(x: &[f32], threshold: f32, out: &mut [u32]) -> usize {
+    let mut count = 0;
+    for (index, value) in x.iter().enumerate() {
+        if *value > threshold {
+            out[count] = index as u32;
+            count += 1;
+        }
+    }
+    count
+}
+
 pub(super) fn gate(activation: ActivationFn, gate: &mut [f32], up: &[f32]) {
     // Only what is surely closed is zero.
     let open = |by: f32, x: f32| if by <= 0.0 { 0.0 } else { x };

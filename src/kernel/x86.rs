@@ -44,6 +44,7 @@ pub(super) static AVX2: Kernels = Kernels {
         q8: gk_batch_i64_q8_i16_avx2,
         q4: gk_batch_i64_q4_i16_avx2,
     }),
+    filters: Some(Filters { above: gk_above_u32_f32_f32_avx2 }),
     attend_q8: Some(AttendQ8 { one: gk_attend_f32_f32_q8_avx2 }),
     ..Kernels::none(Isa::Avx2, crc32c)
 };
@@ -87,6 +88,7 @@ pub(super) static AVX512: Kernels = Kernels {
         q8: gk_batch_i64_q8_i8_avx512,
         q4: gk_batch_i64_q4_i8_avx512,
     }),
+    filters: Some(Filters { above: gk_above_u32_f32_f32_avx512 }),
     ..Kernels::none(Isa::Avx512, crc32c)
 };
 

@@ -14,8 +14,9 @@ mod sampler;
 mod stream;
 mod tokenizer;
 
+pub use crate::kernel::Candidate;
 pub use encode::{EncodeOptions, EncodeScratch};
 pub use error::TokenError;
-pub use sampler::{Candidate, Sampler, SamplerConfig};
+pub use sampler::{Sampler, SamplerConfig};
 pub use stream::Utf8Stream;
 pub use tokenizer::Tokenizer;

@@ -1,13 +1,11 @@
 //! Logits to the next token.
 //!
 //! The chain is repeat penalty, top-k, top-p, min-p, temperature, draw. Candidates are sorted by
-//! logit, then id, and summed in that order in f32, with the caller's `exp`: the same logits,
+//! logit, then id, and summed in that order in f32, with our own `exp`: the same logits,
 //! history and seed give the same token on every machine.
 
-use core::cmp::Ordering;
-
-use bytemuck::{Pod, Zeroable};
-
+use crate::kernel::math::exp;
+use crate::kernel::{Candidate, Kernels, top_k_room};
 use crate::token::TokenError;
 
 /// How the next token is chosen.
@@ -62,19 +60,12 @@ impl SamplerConfig {
     }
 }
 
-/// A token that may come next. The caller lends room for one a logit.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
-pub struct Candidate {
-    /// The token.
-    pub id: u32,
-    /// Its logit, after the repeat penalty.
-    pub logit: f32,
-}
+/// Logits that are checked together.
+const FINITE_CHUNK: usize = 512;
 
-/// Likeliest first, lowest id of equals.
-fn by_rank(a: &Candidate, b: &Candidate) -> Ordering {
-    b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
+fn are_finite(x: &[f32]) -> bool {
+    // Without a way out in the middle, the compiler makes vectors of it.
+    !x.iter().fold(false, |bad, x| bad | !x.is_finite())
 }
 
 /// Chooses the tokens of one sequence.
@@ -97,27 +88,102 @@ impl Sampler {
     }
 
     /// The next token. `logits` has one value a token of the vocabulary, `recent` is the sequence
-    /// so far, `candidates` is room for one a logit, `exp` the engine's own.
+    /// so far, `candidates` is room for one a logit.
     pub fn sample(
         &mut self,
         logits: &[f32],
         recent: &[u32],
         candidates: &mut [Candidate],
-        exp: fn(f32) -> f32,
+        kernels: &Kernels,
     ) -> Result<u32, TokenError> {
         let room = candidates.len();
         let bad = TokenError::Candidates { logits: logits.len(), candidates: room };
         let candidates = candidates.get_mut(..logits.len()).ok_or(bad)?;
-        self.fill(logits, recent, candidates)?;
+        let recent = &recent[recent.len().saturating_sub(self.config.repeat_last as usize)..];
+        let kept = match self.likeliest(logits, recent, candidates, kernels) {
+            Some(few) => &candidates[..few],
+            None => {
+                self.fill(logits, recent, candidates)?;
+                self.keep_top_k(candidates)
+            }
+        };
+        let Candidate { id, logit: most } = *kept.first().ok_or(bad)?;
         if self.config.temperature == 0.0 {
-            return candidates.iter().min_by(|a, b| by_rank(a, b)).map(|c| c.id).ok_or(bad);
+            return Ok(id);
         }
-        let kept = self.keep_top_k(candidates);
-        let most = kept.first().ok_or(bad)?.logit;
-        let odds = |candidate: &Candidate| exp_or_zero(candidate.logit - most, exp);
+        let odds = |candidate: &Candidate| exp_or_zero(candidate.logit - most);
         let kept = keep_top_p(kept, self.config.top_p, odds);
         let kept = keep_min_p(kept, self.config.min_p, odds);
-        Ok(self.draw(kept, exp))
+        Ok(self.draw(kept))
+    }
+
+    /// How many of the likeliest tokens are kept; 0 for all.
+    fn top_k(&self) -> usize {
+        if self.config.temperature == 0.0 { 1 } else { self.config.top_k as usize }
+    }
+
+    /// What [`Sampler::fill`] and [`Sampler::keep_top_k`] would give, by one pass over the logits;
+    /// their number. `None` where they have to: every token is kept, there is little room, or a
+    /// number is not finite.
+    fn likeliest(
+        &self,
+        logits: &[f32],
+        recent: &[u32],
+        candidates: &mut [Candidate],
+        kernels: &Kernels,
+    ) -> Option<usize> {
+        let k = self.top_k();
+        // Recent tokens may fall behind: as many more are needed.
+        let most = k + recent.len();
+        let (room, rest) = candidates.split_at_mut_checked(top_k_room(most))?;
+        let penalised = rest.get_mut(..recent.len())?;
+        if k == 0 || !logits.chunks(FINITE_CHUNK).all(are_finite) {
+            return None;
+        }
+        let count = self.penalise(logits, recent, penalised);
+        let penalised = &penalised[..count];
+        if !penalised.iter().all(|candidate| candidate.logit.is_finite()) {
+            return None;
+        }
+        let found = kernels.top_k(logits, most, room).len();
+        let mut count = 0;
+        for index in 0..found {
+            let Candidate { id, logit } = room[index];
+            if penalised.binary_search_by_key(&id, |candidate| candidate.id).is_err() {
+                // -0.0 becomes 0.0, as in `fill`.
+                room[count] = Candidate { id, logit: logit + 0.0 };
+                count += 1;
+            }
+        }
+        room[count..count + penalised.len()].copy_from_slice(penalised);
+        let all = count + penalised.len();
+        Some(self.keep_top_k(&mut room[..all]).len())
+    }
+
+    /// The recent tokens, each once, with their penalised logits, by id; their number.
+    fn penalise(&self, logits: &[f32], recent: &[u32], out: &mut [Candidate]) -> usize {
+        let mut count = 0;
+        for &id in recent {
+            if let Some(&logit) = logits.get(id as usize) {
+                out[count] = Candidate { id, logit: self.penalised(logit) };
+                count += 1;
+            }
+        }
+        out[..count].sort_unstable_by_key(|candidate| candidate.id);
+        let mut kept = 0;
+        for index in 0..count {
+            if kept == 0 || out[kept - 1].id != out[index].id {
+                out[kept] = out[index];
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// The logit of a recent token.
+    fn penalised(&self, logit: f32) -> f32 {
+        let penalty = self.config.repeat_penalty;
+        if logit > 0.0 { logit / penalty + 0.0 } else { logit * penalty + 0.0 }
     }
 
     /// Every token with its logit, recent ones penalised once.
@@ -131,12 +197,9 @@ impl Sampler {
             // -0.0 becomes 0.0, so that the two tie.
             *candidate = Candidate { id, logit: logit + 0.0 };
         }
-        let first = recent.len().saturating_sub(self.config.repeat_last as usize);
-        for &id in &recent[first..] {
+        for &id in recent {
             if let Some(&logit) = logits.get(id as usize) {
-                let penalty = self.config.repeat_penalty;
-                let penalised = if logit > 0.0 { logit / penalty } else { logit * penalty };
-                candidates[id as usize].logit = penalised + 0.0;
+                candidates[id as usize].logit = self.penalised(logit);
             }
         }
         match candidates.iter().find(|candidate| !candidate.logit.is_finite()) {
@@ -147,22 +210,22 @@ impl Sampler {
 
     /// The `top_k` likeliest candidates, sorted.
     fn keep_top_k<'c>(&self, candidates: &'c mut [Candidate]) -> &'c [Candidate] {
-        let k = self.config.top_k as usize;
+        let k = self.top_k();
         let kept = if (1..candidates.len()).contains(&k) {
-            candidates.select_nth_unstable_by(k - 1, by_rank);
+            candidates.select_nth_unstable_by(k - 1, Candidate::by_rank);
             &mut candidates[..k]
         } else {
             candidates
         };
-        kept.sort_unstable_by(by_rank);
+        kept.sort_unstable_by(Candidate::by_rank);
         kept
     }
 
     /// Draws one of the sorted candidates by its probability at the temperature.
-    fn draw(&mut self, kept: &[Candidate], exp: fn(f32) -> f32) -> u32 {
+    fn draw(&mut self, kept: &[Candidate]) -> u32 {
         let Candidate { id: mut drawn, logit: most } = kept[0];
         let temperature = self.config.temperature;
-        let odds = |c: &Candidate| exp_or_zero((c.logit - most) / temperature, exp);
+        let odds = |c: &Candidate| exp_or_zero((c.logit - most) / temperature);
         let total: f32 = kept.iter().map(odds).sum();
         let target = self.random.next_unit() * total;
         let mut sum = 0.0;
@@ -201,7 +264,7 @@ fn keep_min_p(kept: &[Candidate], min_p: f32, odds: impl Fn(&Candidate) -> f32) 
 }
 
 /// exp(x) for x <= 0; 0 where it would hardly be a normal number.
-fn exp_or_zero(x: f32, exp: fn(f32) -> f32) -> f32 {
+fn exp_or_zero(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { exp(x) }
 }
 
@@ -248,6 +311,7 @@ fn split_mix(counter: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytemuck::Zeroable;
 
     const DRAW: SamplerConfig = SamplerConfig { temperature: 1.0, ..SamplerConfig::GREEDY };
 
@@ -257,7 +321,7 @@ mod tests {
 
     fn sample(sampler: &mut Sampler, logits: &[f32], recent: &[u32]) -> Result<u32, TokenError> {
         let mut candidates = vec![Candidate::zeroed(); logits.len()];
-        sampler.sample(logits, recent, &mut candidates, f32::exp)
+        sampler.sample(logits, recent, &mut candidates, Kernels::best())
     }
 
     /// Counts of each token over `draws` draws.
@@ -383,6 +447,50 @@ mod tests {
         assert_eq!(drawn, [3, 3, 2, 0, 0]);
     }
 
+    /// One pass against the candidates of every token: same tokens, same bits, same errors.
+    #[test]
+    fn the_likeliest_are_those_of_all() {
+        let mut random = Random::new(5);
+        let mut below = |bound: u64| random.next() % bound;
+        let mut compared = 0;
+        for round in 0..400 {
+            let len = 700 + below(3000) as usize;
+            let step = [1e-3f32, 0.5, 40.0][round % 3]; // ties are rare, usual, the rule
+            let mut logits: Vec<f32> =
+                (0..len).map(|_| (below(20_001) as f32 - 1e4) * 1e-3).collect();
+            logits.iter_mut().for_each(|logit| *logit = (*logit / step).round() * step);
+            if round % 10 == 0 {
+                logits[below(len as u64) as usize] =
+                    [f32::NAN, f32::INFINITY, 3e38][round / 10 % 3];
+            }
+            let recent: Vec<u32> = (0..below(90)).map(|_| below(len as u64 + 9) as u32).collect();
+            let config = SamplerConfig {
+                top_k: below(60) as u32,
+                temperature: below(3) as f32,
+                repeat_penalty: [1.0, 1.3, 0.5, 1e-3][round % 4],
+                ..DRAW
+            };
+            let sampler = sampler(config);
+            let mut all = vec![Candidate::zeroed(); len];
+            let filled = sampler.fill(&logits, &recent, &mut all);
+            for kernels in [Kernels::twin(), Kernels::best()] {
+                let mut few = vec![Candidate::zeroed(); len];
+                let Some(count) = sampler.likeliest(&logits, &recent, &mut few, kernels) else {
+                    assert!(filled.is_err() || config.top_k == 0 || len < 1200, "round {round}");
+                    continue;
+                };
+                assert_eq!(filled, Ok(()), "round {round}");
+                let bits = |kept: &[Candidate]| -> Vec<(u32, u32)> {
+                    kept.iter().map(|kept| (kept.id, kept.logit.to_bits())).collect()
+                };
+                let wanted = bits(sampler.keep_top_k(&mut all.clone()));
+                assert_eq!(bits(&few[..count]), wanted, "round {round}");
+                compared += 1;
+            }
+        }
+        assert!(compared > 400, "{compared} compared");
+    }
+
     #[test]
     fn the_seed_is_the_sequence() {
         let logits: Vec<f32> = (0..500).map(|id| (id * 37 % 101) as f32 / 20.0).collect();
@@ -419,7 +527,7 @@ mod tests {
                 assert_eq!(found, Err(TokenError::NotANumber { id: 1 }));
             }
             assert_eq!(
-                sampler.sample(&[1.0, 2.0], &[], &mut [Candidate::zeroed()], f32::exp),
+                sampler.sample(&[1.0, 2.0], &[], &mut [Candidate::zeroed()], Kernels::twin()),
                 Err(TokenError::Candidates { logits: 2, candidates: 1 })
             );
             let none = Err(TokenError::Candidates { logits: 0, candidates: 0 });

@@ -12,6 +12,7 @@ use ganglion::kernel::{
     Accumulator, Activation, Batch, Columns, DownBatch, DownItem, Isa, Kernels, KvView, LINES,
     Q8Rows, Soon, accumulator_len, batch_code_stride, down_scratch_bytes, quantize_groups,
 };
+use ganglion::token::{Sampler, SamplerConfig};
 use std::hint::black_box;
 
 #[path = "common.rs"]
@@ -43,6 +44,17 @@ struct Case {
 fn floats(len: usize) -> &'static mut [f32] {
     let x: &mut [f32] = bytemuck::cast_slice_mut(pages(4 * len));
     x.iter_mut().enumerate().for_each(|(i, x)| *x = ((i * 37 % 101) as f32 - 50.0) / 25.0);
+    x
+}
+
+/// Values in -1..1 in no order.
+fn noise(len: usize) -> &'static mut [f32] {
+    let x: &mut [f32] = bytemuck::cast_slice_mut(pages(4 * len));
+    let mut state = 1u32;
+    for x in x.iter_mut() {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        *x = (state >> 8) as f32 / (1 << 23) as f32 - 1.0;
+    }
     x
 }
 
@@ -400,6 +412,42 @@ impl Bench {
         });
     }
 
+    /// What picks values out: a layer's predicted neurons, and the next token of a vocabulary.
+    fn picks(&mut self, neurons: usize, vocab: usize) {
+        let kernels = self.kernels;
+        let x: &[f32] = noise(vocab);
+        let out = Outputs::new(self.threads, 4 * neurons);
+        let name = format!("above {neurons}, 10 %");
+        let times = 200;
+        self.add(name, ("vector", times), (4 * neurons, 0), move |thread, threads| {
+            for _ in share(times, thread, threads) {
+                black_box(kernels.above(black_box(&x[..neurons]), 0.8, out.of(thread)));
+            }
+        });
+        let times = 20;
+        let out = Outputs::new(self.threads, 8 * vocab);
+        let name = format!("top_k 40 of {vocab}");
+        self.add(name, ("vector", times), (4 * vocab, 0), move |thread, threads| {
+            for _ in share(times, thread, threads) {
+                black_box(kernels.top_k(black_box(x), 40, out.of(thread)));
+            }
+        });
+        let tokens: Vec<u32> = (0..64).map(|i| i * 1999).collect();
+        for (what, temperature) in [("greedy", 0.0), ("top-k 40", 0.8)] {
+            let config = SamplerConfig { temperature, top_k: 40, ..SamplerConfig::GREEDY };
+            let config = SamplerConfig { repeat_penalty: 1.1, repeat_last: 64, ..config };
+            let out = Outputs::new(self.threads, 8 * vocab);
+            let (name, tokens) = (format!("sample {what} of {vocab}"), tokens.clone());
+            self.add(name, ("token", times), (4 * vocab, 0), move |thread, threads| {
+                let mut sampler = Sampler::new(config).expect("sound settings");
+                for _ in share(times, thread, threads) {
+                    let token = sampler.sample(black_box(x), &tokens, out.of(thread), kernels);
+                    black_box(token.expect("finite logits"));
+                }
+            });
+        }
+    }
+
     /// One round of a case: nanoseconds a unit.
     fn time(case: &Case, threads: usize) -> f64 {
         time(threads, &*case.run).as_nanos() as f64 / case.units as f64
@@ -492,6 +540,7 @@ fn main() {
     bench.attend_block(64, 512, 32, 3);
     bench.attend_block(128, 512, 32, 6);
     bench.vectors(4096);
+    bench.picks(14336, 151_936);
     for _ in 0..number("--repeats", 9) {
         for case in &mut bench.cases {
             let ns = Bench::time(case, bench.threads);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::image::ActivationFn;
+use crate::kernel::{Candidate, top_k_room};
 
 fn tables() -> Vec<&'static Kernels> {
     [Kernels::twin()].into_iter().chain(fast_tables()).collect()
@@ -196,6 +197,60 @@ fn argmax_takes_the_lowest_of_equals_and_never_nan() {
             let twin = Kernels::twin().argmax(&x);
             for kernels in fast_tables() {
                 assert_eq!(kernels.argmax(&x), twin, "{} seed {seed}", kernels.isa().name());
+            }
+        }
+    }
+}
+
+/// A vector of few different values, with NaN, zeros of both signs and infinities.
+fn crowded(rng: &mut Rng, len: usize) -> Guarded<f32> {
+    let few = [0.0, -0.0, 1.0, 2.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY];
+    let mut x = floats(rng, len, Pattern::Normal);
+    let odds = 1 + rng.below(4);
+    for x in x.iter_mut() {
+        if rng.below(odds) == 0 {
+            *x = few[rng.below(few.len())];
+        }
+    }
+    x
+}
+
+#[test]
+fn above_picks_out_what_is_greater() {
+    for (seed, len) in (1750..).zip(lengths().chain([0])) {
+        let mut rng = Rng::new(seed);
+        for threshold in [0.0, -0.0, 2.9, 9.0, -9.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let x = crowded(&mut rng, len);
+            let wanted: Vec<u32> = (0..len as u32).filter(|&i| x[i as usize] > threshold).collect();
+            for kernels in tables() {
+                let mut found = Guarded::new(len);
+                let count = kernels.above(&x, threshold, &mut found);
+                assert_eq!(found[..count], wanted, "{} seed {seed}", kernels.isa().name());
+            }
+        }
+    }
+}
+
+/// Against a sort of everything: any order, ties, NaN, more wanted than there are.
+#[test]
+fn top_k_is_the_front_of_a_sort() {
+    for (seed, len) in (1780..).zip(lengths().chain([0, 511, 513, 1025, 20_000])) {
+        let mut rng = Rng::new(seed);
+        let (crowded, mut rising) =
+            (crowded(&mut rng, len), floats(&mut rng, len, Pattern::Normal));
+        rising.sort_by(f32::total_cmp);
+        for x in [&crowded, &rising] {
+            let mut sorted: Vec<usize> = (0..len).filter(|&i| !x[i].is_nan()).collect();
+            sorted.sort_by(|&a, &b| x[b].partial_cmp(&x[a]).unwrap()); // stable
+            for k in [0, 1, 2, 40, 600, 30_000] {
+                let mut room = vec![Candidate { id: 7, logit: 7.0 }; top_k_room(k)];
+                for kernels in tables() {
+                    let found = kernels.top_k(x, k, &mut room);
+                    let ids: Vec<usize> = found.iter().map(|found| found.id as usize).collect();
+                    assert_eq!(ids, sorted[..k.min(sorted.len())], "seed {seed} k {k}");
+                    let same = |c: &Candidate| c.logit.to_bits() == x[c.id as usize].to_bits();
+                    assert!(found.iter().all(same), "seed {seed} k {k}");
+                }
             }
         }
     }
