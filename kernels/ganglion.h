@@ -13,8 +13,8 @@
 // A multiplier of the fixed-point sum is an error from here on: 2^27.
 #define MULTIPLIER_LIMIT 134217728.0f
 
-// Memory that will be needed soon, asked for little by little: lines first..last of places of `bytes`
-// bytes each, the lines of one place after those of another.
+// Memory that will be needed soon, asked for little by little: lines first..last of places of
+// `bytes` bytes each, the lines of one place after those of another.
 typedef struct {
     const uint8_t *const *places;
     size_t bytes, first, last;

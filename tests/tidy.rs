@@ -12,7 +12,7 @@ const COLUMNS_MAX: usize = 100;
 const FUNCTION_LINES_MAX: usize = 80;
 const FILE_LINES_MAX: usize = 700;
 /// Rust lines of the engine: everything in src but the forge, tests included.
-const ENGINE_LINES_MAX: usize = 15_000;
+const ENGINE_LINES_MAX: usize = 18_000;
 /// The only places that may hold `unsafe`.
 const UNSAFE: [&str; 5] = ["src/sys/", "src/arena/", "src/kernel/", "src/npu/", "src/main.rs"];
 /// Everything the engine links beside `core`.

@@ -101,14 +101,14 @@ void gk_batch_i64_q8_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t 
                               void *scratch, const uint8_t *const *columns, size_t neurons,
                               const void *factors, const gk_about *about, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens, groups,
-          GROUP);
+    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens,
+          groups, GROUP);
 }
 
 void gk_batch_i64_q4_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
                               void *scratch, const uint8_t *const *columns, size_t neurons,
                               const void *factors, const gk_about *about, size_t tokens,
                               size_t groups) {
-    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens, groups,
-          GROUP / 2);
+    batch(sums, sums_stride, at, scratch, columns, (neurons + 1) / 2, factors, about, tokens,
+          groups, GROUP / 2);
 }

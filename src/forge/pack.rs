@@ -16,8 +16,10 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Activations up to 2 to this are held by the down unit.
+/// Activations up to 2 to this are held by the down unit of codes, whose multipliers are rounded.
 const ACTIVATION_BITS: i32 = 13;
+/// Of f16 columns each product is rounded: their unit is finer.
+const F16_ACTIVATION_BITS: i32 = 10;
 /// A multiplier of the fixed-point sum stays below 2 to this.
 const MULTIPLIER_BITS: i32 = 27;
 /// Smallest down unit the arithmetic is proven for.
@@ -247,7 +249,11 @@ impl Packer<'_, '_> {
             }
         }
         let bits = if step > 0.0 { step.log2().ceil() as i32 } else { 0 };
-        Ok((bits + ACTIVATION_BITS - MULTIPLIER_BITS).clamp(UNIT_EXPONENT_MIN, 0))
+        let held = match self.types.records {
+            WeightType::F16 => F16_ACTIVATION_BITS,
+            WeightType::Q8 | WeightType::Q4 => ACTIVATION_BITS,
+        };
+        Ok((bits + held - MULTIPLIER_BITS).clamp(UNIT_EXPONENT_MIN, 0))
     }
 
     fn embedding(&mut self) -> Result<(), Stop> {

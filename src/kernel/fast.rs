@@ -192,37 +192,33 @@ pub(super) unsafe fn accumulate_wide(
     Ok(())
 }
 
-pub(super) unsafe fn attend(c: &Bodies, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
+pub(super) unsafe fn attend(
+    c: &Bodies,
+    q8: Option<&AttendQ8>,
+    q: &[f32],
+    kv: KvView<'_>,
+    scale: f32,
+    out: &mut [f32],
+) {
     let (count, dim) = (kv.len() / q.len(), q.len());
     let (to, from) = (out.as_mut_ptr(), q.as_ptr());
     // SAFETY: keys and values are `count` rows of `dim`, as long as q and out.
     unsafe {
-        match kv {
-            KvView::F32 { keys, values } => {
+        match (kv, q8) {
+            (KvView::F32 { keys, values }, _) => {
                 (c.attend_f32)(to, from, keys.as_ptr(), values.as_ptr(), count, dim, scale);
             }
-            KvView::F16 { keys, values } => {
+            (KvView::F16 { keys, values }, _) => {
                 (c.attend_f16)(to, from, keys.as_ptr(), values.as_ptr(), count, dim, scale);
             }
-            KvView::Q8 { .. } => twin::attend(q, kv, scale, out),
+            (KvView::Q8 { keys, values }, Some(c)) => {
+                let (k, ks) = (keys.codes.as_ptr(), keys.scales.as_ptr());
+                let (v, vs) = (values.codes.as_ptr(), values.scales.as_ptr());
+                (c.one)(to, from, k, ks, v, vs, count, dim, scale);
+            }
+            (KvView::Q8 { .. }, None) => twin::attend(q, kv, scale, out),
         }
     }
-}
-
-pub(super) unsafe fn attend_q8(
-    c: &AttendQ8,
-    q: &[f32],
-    keys: Q8Rows<'_>,
-    values: Q8Rows<'_>,
-    scale: f32,
-    out: &mut [f32],
-) {
-    let (count, dim) = (keys.codes.len() / q.len(), q.len());
-    let (k, k_scales) = (keys.codes.as_ptr(), keys.scales.as_ptr());
-    let (v, v_scales) = (values.codes.as_ptr(), values.scales.as_ptr());
-    let (out, q) = (out.as_mut_ptr(), q.as_ptr());
-    // SAFETY: keys and values are `count` rows of `dim`, as long as q and out.
-    unsafe { (c.one)(out, q, k, k_scales, v, v_scales, count, dim, scale) }
 }
 
 pub(super) unsafe fn attend_block(

@@ -411,14 +411,11 @@ impl Kernels {
     pub fn attend(&self, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
         assert!(!q.is_empty() && (q.len() as u64).is_multiple_of(LANES) && out.len() == q.len());
         assert!(kv.rows(q.len()).is_some_and(|rows| rows > 0));
-        match (&self.bodies, &self.attend_q8, kv) {
+        let q8 = self.attend_q8.as_ref();
+        match &self.bodies {
+            None => twin::attend(q, kv, scale, out),
             // SAFETY: lengths are checked above; the CPU has this table.
-            (_, Some(kernel), KvView::Q8 { keys, values }) => unsafe {
-                fast::attend_q8(kernel, q, keys, values, scale, out);
-            },
-            // SAFETY: as above.
-            (Some(bodies), _, _) => unsafe { fast::attend(bodies, q, kv, scale, out) },
-            (None, _, _) => twin::attend(q, kv, scale, out),
+            Some(bodies) => unsafe { fast::attend(bodies, q8, q, kv, scale, out) },
         }
     }
 
@@ -532,7 +529,7 @@ impl Kernels {
         match &self.filters {
             // SAFETY: lengths are checked above; the CPU has this table.
             Some(filters) => unsafe { fast::above(filters, x, threshold, out) },
-            None => twin::above(x, threshold, out),
+            None => twin::pick(x, out, |value| value > threshold),
         }
     }
 

@@ -3,7 +3,7 @@
 //! Used by token's sampler. The vector kernel [`Kernels::above`] drops what is no larger than the
 //! k-th best so far; the little that is left is sorted out here.
 
-use super::Kernels;
+use super::{Kernels, twin};
 use bytemuck::{Pod, Zeroable};
 use core::cmp::Ordering;
 
@@ -49,7 +49,7 @@ impl Best<'_> {
         let mut found = [0; CHUNK];
         let count = match self.threshold {
             Some(threshold) => kernels.above(x, threshold, &mut found),
-            None => not_nan(x, &mut found),
+            None => twin::pick(x, &mut found, |value| !value.is_nan()),
         };
         let room = &mut self.room[self.held..][..count];
         for (candidate, &index) in room.iter_mut().zip(&found) {
@@ -75,18 +75,6 @@ impl Best<'_> {
             self.threshold = worst.map(|worst| worst.logit);
         }
     }
-}
-
-/// Indices of everything that is a number.
-fn not_nan(x: &[f32], found: &mut [u32]) -> usize {
-    let mut count = 0;
-    for (index, value) in x.iter().enumerate() {
-        if !value.is_nan() {
-            found[count] = index as u32;
-            count += 1;
-        }
-    }
-    count
 }
 
 /// See [`Kernels::top_k`].

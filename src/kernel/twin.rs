@@ -260,11 +260,12 @@ pub(super) fn argmax(x: &[f32]) -> Option<usize> {
     best
 }
 
-pub(super) fn above(x: &[f32], threshold: f32, out: &mut [u32]) -> usize {
+/// Indices of the values that `are` what is wanted; their count.
+pub(super) fn pick(x: &[f32], out: &mut [u32], are: impl Fn(f32) -> bool) -> usize {
     let mut count = 0;
-    for (index, value) in x.iter().enumerate() {
-        if *value > threshold {
-            out[count] = index as u32;
+    for (index, &value) in (0..).zip(x) {
+        if are(value) {
+            out[count] = index;
             count += 1;
         }
     }

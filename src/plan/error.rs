@@ -1,6 +1,7 @@
 //! Why a plan can't be made, in one sentence with the numbers.
 
 use super::region::RegionId;
+use crate::image::geometry::GROUP;
 use core::fmt;
 
 /// Why inputs have no plan, or a plan does not hold.
@@ -37,8 +38,6 @@ pub enum PlanError {
     },
     /// Keys and values are to be codes, and a head is not made of whole groups.
     KvGroups {
-        /// Values of a group.
-        of: u64,
         /// Width of a head.
         found: u64,
     },
@@ -94,9 +93,9 @@ impl fmt::Display for PlanError {
                 f,
                 "{name} is {found}, not a multiple of {of}; mend the model or device file"
             ),
-            PlanError::KvGroups { of, found } => write!(
+            PlanError::KvGroups { found } => write!(
                 f,
-                "kv = \"q8\" wants heads of a multiple of {of} values, and the model's head_dim \
+                "kv = \"q8\" wants heads of a multiple of {GROUP} values, and the model's head_dim \
                  is {found}; set kv = \"f16\" in the plan"
             ),
             PlanError::PowerOfTwo { name, found } => {

@@ -112,7 +112,7 @@ const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
     }
     let head_dim = inputs.shape.head_dim;
     if matches!(inputs.numerics.kv, KvType::Byte) && !head_dim.is_multiple_of(GROUP) {
-        return Err(PlanError::KvGroups { of: GROUP, found: head_dim });
+        return Err(PlanError::KvGroups { found: head_dim });
     }
     let d = &inputs.device;
     let unit = inputs.numerics.types.record(&inputs.shape).unit_bytes;

@@ -204,7 +204,7 @@ fn keys_and_values_take_what_their_type_says() {
         }
     }
     let refused = with(KvType::Byte, 48).unwrap_err();
-    assert_eq!(refused, PlanError::KvGroups { of: 32, found: 48 });
+    assert_eq!(refused, PlanError::KvGroups { found: 48 });
     let text = refused.to_string();
     assert!(text.contains("head_dim is 48") && text.contains("multiple of 32"), "{text}");
     assert!(with(KvType::Half, 48).is_ok());

@@ -81,7 +81,9 @@ fn rope_matches_the_twin_and_turns() {
 fn gates_match_the_twin_bit_for_bit() {
     for (seed, len) in (1650..).zip(lengths()) {
         let mut rng = Rng::new(seed);
-        for (pattern, activation) in PATTERNS.into_iter().flat_map(with_every_activation) {
+        let pairs =
+            PATTERNS.into_iter().flat_map(|pattern| ActivationFn::ALL.map(|a| (pattern, a)));
+        for (pattern, activation) in pairs {
             let (mut gate, up) = (floats(&mut rng, len, pattern), floats(&mut rng, len, pattern));
             let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -100.0, 0.0, -0.0];
             gate[rng.below(len)] = odd[rng.below(odd.len())];
@@ -94,10 +96,6 @@ fn gates_match_the_twin_bit_for_bit() {
             }
         }
     }
-}
-
-fn with_every_activation(pattern: Pattern) -> [(Pattern, ActivationFn); 4] {
-    ActivationFn::ALL.map(|activation| (pattern, activation))
 }
 
 #[test]
