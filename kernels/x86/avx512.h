@@ -11,8 +11,8 @@
 
 enum { GROUP = 32, LANES = 16 };
 
-// sum + the dot products of four bytes without a sign and four with one, in each lane. GCC 12 copies
-// the sum of its intrinsic before and after every use; this stays in its register.
+// sum + the dot products of four bytes without a sign and four with one, in each lane. GCC 12
+// copies the sum of its intrinsic before and after every use; this stays in its register.
 INLINE __m512i dot4(__m512i sum, __m512i without_sign, __m512i with_sign) {
     __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(without_sign), "vm"(with_sign));
     return sum;

@@ -1,7 +1,7 @@
 // Down columns in fixed point: AVX-512 VNNI. All sums are integers, so any order is right.
 //
-// Column `w = s * q` times the multiplier m is `(m * s) * q`: the factor m * s of a group is cut into
-// digits. A weight without a sign is q + 8 or w + 128.
+// Column `w = s * q` times the multiplier m is `(m * s) * q`: the factor m * s of a group is cut
+// into digits. A weight without a sign is q + 8 or w + 128.
 #include "down512.h"
 
 enum {
@@ -161,8 +161,8 @@ INLINE void all_groups(int64_t *sums, const uint8_t *const *columns, size_t quad
                        int used, bool q4) {
     for (size_t group = 0; group < count; group++) {
         size_t at = (first + group) * (q4 ? GROUP / 2 : GROUP);
-        one_group(sums + group * GROUP, columns, quads, table, ahead, q4 ? row_of(group) : 0, at, used,
-                  q4);
+        size_t row = q4 ? row_of(group) : 0;
+        one_group(sums + group * GROUP, columns, quads, table, ahead, row, at, used, q4);
     }
 }
 

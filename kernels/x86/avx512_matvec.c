@@ -91,8 +91,8 @@ INLINE void narrow_band(__m512 *partials, int code_bytes, const uint8_t *const *
     }
 }
 
-// Asks for `bytes` at `at` of each of four rows, or, where there are none, for the next part of what
-// is needed soon.
+// Asks for `bytes` at `at` of each of four rows, or, where there are none, for the next part of
+// what is needed soon.
 INLINE void fetch_band(const uint8_t *const *next, fetch *ahead, size_t at, size_t bytes) {
     if (next == NULL) {
         fetch_part(ahead);
