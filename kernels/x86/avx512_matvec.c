@@ -284,7 +284,8 @@ INLINE void f16(float *out, size_t count, const uint8_t *const *list, const uint
         UNROLL for (size_t r = 0; r < ROWS; r++) {
             size_t behind = i + ahead + r;
             rows[r] = list != NULL ? list[i + r] : block + (i + r) * stride;
-            next[r] = behind >= count ? rows[r] : list != NULL ? list[behind] : block + behind * stride;
+            const uint8_t *far = list != NULL && behind < count ? list[behind] : rows[r];
+            next[r] = list == NULL && behind < count ? block + behind * stride : far;
         }
         f16_rows(out + i, ROWS, rows, next, x, len);
     }

@@ -14,8 +14,8 @@ use core::fmt;
 pub const MAGIC: [u8; 8] = *b"GANGLION";
 /// Version of the header and section formats. A newer one is refused.
 pub const VERSION: u32 = 1;
-/// Identity of the row, column and record layout in [`super::geometry`] and of the resident section.
-/// 1 is frozen: tests/data/layout holds an image that another program wrote.
+/// Identity of the row, column and record layout in [`super::geometry`] and of the resident
+/// section. 1 is frozen: tests/data/layout holds an image that another program wrote.
 pub const LAYOUT: u32 = 1;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = BLOCK_BYTES as usize;

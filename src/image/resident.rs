@@ -3,7 +3,8 @@
 //! ```text
 //! down-unit exponents i32[layers] | rope frequencies f64[head_dim / 2]
 //! per layer: attn_norm f32[hidden] | q, k and v rows as one matrix | o rows
-//!            | ffn_norm f32[hidden] | router f32[experts * hidden], where there are several experts
+//!            | ffn_norm f32[hidden]
+//!            | router f32[experts * hidden], where there are several experts
 //! output_norm f32[hidden] | head rows
 //! ```
 //!
