@@ -1,8 +1,8 @@
 // What the AVX-512 kernels of down columns share.
 //
 // A multiplier, or a factor, is cut into signed bytes, f = d0 + d1 * 2^8 + d2 * 2^16 + d3 * 2^24,
-// and vpdpbusd multiplies the digits of four columns with their four weights of an output at once. A
-// weight is a byte without a sign there, with an offset that is taken off again.
+// and vpdpbusd multiplies the digits of four columns with their four weights of an output at once.
+// A weight is a byte without a sign there, with an offset that is taken off again.
 #ifndef GANGLION_X86_DOWN512_H
 #define GANGLION_X86_DOWN512_H
 

@@ -219,8 +219,8 @@ impl Kernels {
         }
     }
 
-    /// Gates and ups of `records`, at most [`PLACES_MAX`]: each starts with its gate row, `up` bytes
-    /// behind it is its up row. Same bits as [`Kernels::dot`].
+    /// Gates and ups of `records`, at most [`PLACES_MAX`]: each starts with its gate row, `up`
+    /// bytes behind it is its up row. Same bits as [`Kernels::dot`].
     #[allow(clippy::too_many_arguments)] // records, what they are, what follows, two results
     pub fn gate_up(
         &self,
