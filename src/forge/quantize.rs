@@ -1,7 +1,25 @@
 //! Float rows and columns -> the codes of an image.
 //!
-//! Used by the packer. Every layout question is asked of `image::geometry`. Rounding is to nearest;
-//! a code that came from a GGUF block of the same type is copied, not made again.
+//! Used by the packer. Every layout question is asked of `image::geometry`. A row's code that came
+//! from a GGUF block of the same type is copied, not made again (-128 of Q8_0 becomes -127).
+//!
+//! The rules are part of layout 1. Arithmetic is f32, each operation rounded by itself. A float to
+//! f16 goes to nearest, ties to even; `round` below goes to nearest, halves away from zero.
+//!
+//! ```text
+//! code         clamp(round(weight / step), low, high); 0 where the step is 0
+//! q8 row       step of a group: f16(largest magnitude / 127), codes -127..=127
+//! q4 row       step of a group: f16(x / -8), codes -8..=7; x is the weight of largest magnitude,
+//!              the first of several
+//! q8 column    one step: f16(largest magnitude / 127), codes -127..=127
+//! q4 column    d = f16(largest magnitude / 120); step of a group: d * s, codes -8..=7
+//! sub-scale s  of a group filled with zeros to 32: n = min(round(largest magnitude / (8 * d)),
+//!              15), 0 where d is 0; candidates are m, -m for each m of max(n - 2, 0)..=
+//!              min(n + 2, 15), ascending; s is the first with the least error, the sum in order
+//!              of (weight - step * code)^2
+//! ```
+//!
+//! Codes are of the f16 step as stored: GGUF writers divide by the unrounded one.
 
 use crate::image::WeightType;
 use crate::image::geometry::{

@@ -1,12 +1,12 @@
 //! How a row of weights, a down column and a neuron record lie in memory and on flash.
 //!
-//! The packer and the kernels both ask here, so a layout is written once. Layout 0:
+//! The packer and the kernels both ask here, so a layout is written once. Layout 1:
 //!
 //! **Groups and bands.** A row of `k` weights is cut into groups of [`GROUP`]; the group count is
-//! rounded up to a multiple of [`GROUP_QUANTUM`] and the tail is zero. Groups are gathered in bands
-//! of [`LANES`] groups; the last band is as wide as what is left (4, 8, 12 or 16 groups). Within a
-//! band of width `w` the codes are interleaved so that a 32-bit lane holds four weights of one
-//! group:
+//! rounded up to a multiple of [`GROUP_QUANTUM`]; the tail has code 0 (a nibble of 8) and scale 0.
+//! Groups are gathered in bands of [`LANES`] groups; the last band is as wide as what is left (4,
+//! 8, 12 or 16 groups). Within a band of width `w` the codes are interleaved so that a 32-bit lane
+//! holds four weights of one group:
 //!
 //! ```text
 //! q8  byte (step * w + lane) * 4 + j, step in 0..8, j in 0..4:
@@ -29,6 +29,9 @@
 //!      | one i8 sub-scale s in -15..=15 per group | f16 d
 //!      weight = d * w8, w8 = s * q, |w8| <= 120
 //! ```
+//!
+//! Rows and columns are padded to [`ROW_ALIGN`] with zero bytes. Which codes stand for a float
+//! weight is told in `forge::quantize`.
 
 /// Weights that share one scale.
 pub const GROUP: u64 = 32;

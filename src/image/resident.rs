@@ -8,7 +8,12 @@
 //! output_norm f32[hidden] | head rows
 //! ```
 //!
-//! Each part starts at a multiple of [`PART_ALIGN`].
+//! Each part starts at a multiple of [`PART_ALIGN`]; the gaps are zero.
+//!
+//! A down unit is the least exponent u in -60..=0 with `step * 2^a <= 2^27 * 2^u`. In q8 and q4
+//! records a is 13 and step the largest scale of the layer's down columns, in f16 a is 10 and step
+//! the largest magnitude of their weights; where all are 0, u is a - 27. Frequency i is
+//! base^(-2i / head_dim).
 
 use super::geometry::{BLOCK_BYTES, round_up};
 use super::shape::{Shape, Types};

@@ -3,6 +3,11 @@
 //! A tag covers the identity of a record part (layer, expert, neuron) and the bytes that one read
 //! of it covers. A misdirected, torn or damaged read fails the check. Written by the packer,
 //! checked by the storage room on every read.
+//!
+//! ```text
+//! neuron u32 | layer u16 | expert u16 | part u32: 0 gate, 1 up and down, 2 embedding
+//! | CRC-32C of these 12 bytes and the content
+//! ```
 
 use super::geometry::TAG_BYTES;
 use bytemuck::{Pod, Zeroable};

@@ -6,9 +6,10 @@
 //!
 //! ```text
 //! TokenizerHeader
-//! merges         Merge[merge_slots]        open addressing by (left, right), linear probing
+//! merges         Merge[merge_slots]        open addressing by (left, right), linear probing,
+//!                                          entered by rank
 //! token_offsets  u32[token_count + 1]      token i = blob[token_offsets[i]..token_offsets[i + 1]]
-//! byte_ids       u32[256]                  token a byte starts as, or NONE
+//! byte_ids       u32[256]                  token a byte starts as, or NONE; the last of several
 //! special_first  u32[257]                  special_ids that start with byte b:
 //!                                          special_first[b]..special_first[b + 1]
 //! special_ids    u32[special_count]        by first byte, longest first, then by id
