@@ -1,4 +1,5 @@
-//! Bytes on flash: geometry, header, codes, and the packed demo against its source.
+//! Bytes on flash: geometry, header, codes, the packed demo against its source, and every byte of a
+//! golden image.
 //!
 //! A failing property prints its smallest counterexample; keep it as a plain test.
 #![cfg(feature = "host")]
@@ -7,10 +8,16 @@
 mod codes;
 #[path = "image/geometry.rs"]
 mod geometry;
+#[path = "image/golden.rs"]
+mod golden;
 #[path = "image/header.rs"]
 mod header;
 #[path = "image/packed.rs"]
 mod packed;
+#[path = "common/process.rs"]
+mod process;
+#[path = "common/refusal.rs"]
+mod refusal;
 
 use ganglion::forge::decode;
 use ganglion::forge::quantize::{encode_column, encode_row};
