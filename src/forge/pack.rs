@@ -25,6 +25,13 @@ const MULTIPLIER_BITS: i32 = 27;
 /// Smallest down unit the arithmetic is proven for.
 const UNIT_EXPONENT_MIN: i32 = -60;
 
+/// The smallest power of two that is not below `step`, a normal number above 0: its exponent.
+fn exponent_above(step: f32) -> i32 {
+    let bits = step.to_bits();
+    let below = (bits >> 23) as i32 - 127;
+    below + i32::from(bits & 0x7f_ffff != 0)
+}
+
 /// Why an image was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
@@ -248,7 +255,7 @@ impl Packer<'_, '_> {
                 step = step.max(column_step(self.types.records, &column));
             }
         }
-        let bits = if step > 0.0 { step.log2().ceil() as i32 } else { 0 };
+        let bits = if step > 0.0 { exponent_above(step) } else { 0 };
         let held = match self.types.records {
             WeightType::F16 => F16_ACTIVATION_BITS,
             WeightType::Q8 | WeightType::Q4 => ACTIVATION_BITS,
@@ -429,4 +436,19 @@ pub fn image_bytes(model: &ModelFile, types: &Types) -> u64 {
         Header::new(&model.name, &model.shape, types, model.constants).file_bytes(),
         BLOCK_BYTES,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::exponent_above;
+
+    #[test]
+    fn a_power_of_two_is_its_own_bound() {
+        let ulp = |x: f32| f32::from_bits(x.to_bits() + 1);
+        for (step, exponent) in
+            [(1.0, 0), (ulp(1.0), 1), (0.03125, -5), (ulp(0.03125), -4), (0.75, 0), (3.0, 2)]
+        {
+            assert_eq!(exponent_above(step), exponent, "{step}");
+        }
+    }
 }
