@@ -34,7 +34,8 @@ INLINE size_t multipliers(int32_t *m, const uint8_t *const *columns, size_t scal
                           const float *activations, float per_unit, size_t count) {
     uint16_t halves[COLUMNS] __attribute__((aligned(64))) = {0};
     for (size_t i = 0; i < count; i++) {
-        halves[i] = *(const uint16_t *)(const void *)(columns[i] + scale_at);
+        const uint8_t *at = columns[i] + scale_at; // at any address
+        halves[i] = (uint16_t)(at[0] | at[1] << 8);
     }
     UNROLL for (size_t i = 0; i < COLUMNS; i += LANES) {
         __m512i some;
