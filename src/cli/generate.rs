@@ -76,7 +76,7 @@ impl Measured {
             prefill: FetchCounters::default(),
             first: FetchCounters::default(),
             decode: FetchCounters::default(),
-            embedding_reads: prompt_tokens,
+            embedding_reads: 0,
             faults: Faults::default(),
             last_ns: started_ns,
         }
@@ -152,6 +152,7 @@ pub fn generate(
             break;
         }
     }
+    measured.embedding_reads = prompt as u64 * u64::from(session.model.reads_embeddings());
     measured.prefill = session.model.workshop.counters.since(&counters);
     decode(session, prompt, sampler, limits, &mut measured, emit)?;
     measured.faults = faults().since(&before);
@@ -167,6 +168,7 @@ fn decode(
     mut emit: impl FnMut(&[u8]) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let prefilled = session.model.workshop.counters;
+    let row_reads = u64::from(session.model.reads_embeddings());
     measured.stop = loop {
         if stop_requested() {
             break Stop::Signal;
@@ -188,7 +190,7 @@ fn decode(
         session.tokens[end] = token;
         session.model.forward(token, end)?;
         end += 1;
-        measured.embedding_reads += 1;
+        measured.embedding_reads += row_reads;
         if measured.tokens == FIRST_TOKENS {
             measured.first = session.model.workshop.counters.since(&prefilled);
         }

@@ -129,6 +129,11 @@ impl<'a> Model<'a> {
         bytemuck::cast_slice_mut(encode)
     }
 
+    /// Whether a token's embedding row is read from flash.
+    pub fn reads_embeddings(&self) -> bool {
+        self.weights.embedding_row(0).is_none()
+    }
+
     /// Kernels in use.
     pub fn kernels(&self) -> &'static Kernels {
         self.kernels

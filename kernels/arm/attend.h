@@ -1,5 +1,4 @@
-// Attention, block of keys by block of keys, of one query or of four at a time. Included behind the
-// header of an instruction set.
+// Attention on aarch64, block of keys by block of keys, of one query or of four at a time.
 //
 // The file that includes this one gives one_block and four_block; `half` is a compile-time
 // constant.
