@@ -19,6 +19,7 @@ mod forge {
     #[path = "gguf/mod.rs"]
     pub mod gguf;
     pub mod inputs;
+    #[path = "model/mod.rs"]
     pub mod model;
     pub mod pack;
     pub mod quantize;

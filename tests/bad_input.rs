@@ -158,7 +158,11 @@ fn model_files_that_are_not_sound() {
         (embedding + 4, &[0xff; 8], &["token_embd.weight", "damaged"]),
         (embedding + 20, &[99, 0, 0, 0], &["unknown type 99"]),
         (gates + 4, &512u64.to_le_bytes(), &["blk.2.ffn_gate_exps.weight"]),
-        (family, b"qwen2", &["general.architecture is \"qwen2\"", "the llama family"]),
+        (
+            family,
+            b"gemma",
+            &["general.architecture is \"gemma\"", "llama, mistral, mixtral and qwen2"],
+        ),
         (activation, b"dgelu", &["powerinfer.ffn_activation is \"dgelu\"", "drelu"]),
     ];
     for (at, value, says) in rows {

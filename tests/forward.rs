@@ -1,5 +1,6 @@
 //! The engine against a plain f64 forward pass written here, on small random models of odd shapes:
-//! dense and routed, every activation, tied and untied, sizes that are no multiple of a group.
+//! dense and routed, every activation, biases, tied and untied, sizes that are no multiple of a
+//! group.
 #![cfg(feature = "host")]
 
 use ganglion::cli::{BootOptions, boot};
@@ -7,7 +8,7 @@ use ganglion::forge::gguf::Gguf;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::pack;
 use ganglion::forge::synth::{SynthType, synth};
-use ganglion::image::{ActivationFn, Shape, Types, WeightType};
+use ganglion::image::{ActivationFn, Biases, Shape, Types, WeightType};
 use ganglion::kernel::{Isa, Kernels};
 use ganglion::plan::{Inputs, KvType, Lock, Numerics, solve};
 use std::path::{Path, PathBuf};
@@ -27,11 +28,13 @@ fn shape() -> Shape {
         vocab: 320,
         activation: ActivationFn::SiLu,
         tied: true,
+        biases: Biases::NONE,
         tokenizer_bytes: 1,
     }
 }
 
-fn shapes() -> [(&'static str, Shape); 8] {
+fn shapes() -> [(&'static str, Shape); 11] {
+    let all = Biases { qkv: true, output: true, ffn: true };
     let odd = Shape { hidden: 288, heads: 6, kv_heads: 3, head_dim: 48, ff: 131, ..shape() };
     let routed = Shape { experts: 5, experts_used: 2, ..shape() };
     [
@@ -40,6 +43,9 @@ fn shapes() -> [(&'static str, Shape); 8] {
         ("odd-drelu", Shape { activation: ActivationFn::DRelu, ..odd }),
         ("odd-relu", Shape { activation: ActivationFn::Relu, ..odd }),
         ("odd-gelu", Shape { activation: ActivationFn::Gelu, ..odd }),
+        ("qkv-biases", Shape { biases: Biases { qkv: true, ..Biases::NONE }, ..shape() }),
+        ("biases", Shape { biases: all, ..odd }),
+        ("biases-drelu", Shape { biases: all, activation: ActivationFn::DRelu, ..odd }),
         ("routed", Shape { activation: ActivationFn::DRelu, ..routed }),
         ("mixtral", Shape { experts_used: 3, ..routed }),
         ("gemma", Shape { activation: ActivationFn::Gelu, experts_used: 3, ..routed }),
@@ -64,6 +70,15 @@ impl Matrix {
 
     fn whole(gguf: &Gguf, name: &str) -> Matrix {
         Matrix::of(gguf, name, 0, gguf.tensor(name).unwrap().rows())
+    }
+
+    /// The bias of a layer's matrix, zero where the file has none.
+    fn bias(gguf: &Gguf, layer: u64, role: &str, len: usize) -> Vec<f64> {
+        let name = format!("blk.{layer}.{role}.bias");
+        match gguf.opt_tensor(&name) {
+            Some(_) => Matrix::whole(gguf, &name).0.remove(0),
+            None => vec![0.0; len],
+        }
     }
 
     fn times(&self, x: &[f64]) -> Vec<f64> {
@@ -109,8 +124,13 @@ fn network(gguf: &Gguf, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f6
         let suffix = if s.experts > 1 { "_exps" } else { "" };
         format!("blk.{layer}.ffn_{name}{suffix}.weight")
     };
-    let gate = Matrix::of(gguf, &role("gate"), expert * s.ff, s.ff).times(x);
-    let up = Matrix::of(gguf, &role("up"), expert * s.ff, s.ff).times(x);
+    let rows = |name: &str| {
+        let mut out = Matrix::of(gguf, &role(name), expert * s.ff, s.ff).times(x);
+        let len = out.len();
+        add(&mut out, &Matrix::bias(gguf, layer, &format!("ffn_{name}"), len), 1.0);
+        out
+    };
+    let (gate, up) = (rows("gate"), rows("up"));
     let middle: Vec<f64> = gate
         .iter()
         .zip(&up)
@@ -121,7 +141,10 @@ fn network(gguf: &Gguf, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f6
             ActivationFn::Gelu => gelu(g) * u,
         })
         .collect();
-    Matrix::of(gguf, &role("down"), expert * s.hidden, s.hidden).times(&middle)
+    let mut out = Matrix::of(gguf, &role("down"), expert * s.hidden, s.hidden).times(&middle);
+    let len = out.len();
+    add(&mut out, &Matrix::bias(gguf, layer, "ffn_down", len), 1.0);
+    out
 }
 
 fn feed_forward(gguf: &Gguf, s: &Shape, layer: u64, x: &mut [f64]) {
@@ -150,15 +173,21 @@ fn reference(gguf: &Gguf, s: &Shape) -> Vec<Vec<f64>> {
     for (position, &token) in TOKENS.iter().enumerate() {
         let mut x = embedding.0[token as usize].clone();
         for layer in 0..s.layers {
-            let matrix = |role: &str| Matrix::whole(gguf, &format!("blk.{layer}.{role}.weight"));
+            let product = |role: &str, x: &[f64]| {
+                let name = format!("blk.{layer}.{role}.weight");
+                let mut out = Matrix::whole(gguf, &name).times(x);
+                let len = out.len();
+                add(&mut out, &Matrix::bias(gguf, layer, role, len), 1.0);
+                out
+            };
             let input = norm(&x);
-            let mut query = matrix("attn_q").times(&input);
-            let mut key = matrix("attn_k").times(&input);
+            let mut query = product("attn_q", &input);
+            let mut key = product("attn_k", &input);
             rope(&mut query, head_dim, position);
             rope(&mut key, head_dim, position);
             let (keys, values): &mut (Vec<Vec<f64>>, Vec<Vec<f64>>) = &mut caches[layer as usize];
             keys.push(key);
-            values.push(matrix("attn_v").times(&input));
+            values.push(product("attn_v", &input));
             let mut heads = Vec::new();
             for (index, q) in query.chunks_exact(head_dim).enumerate() {
                 let part = index / group * head_dim..(index / group + 1) * head_dim;
@@ -173,7 +202,7 @@ fn reference(gguf: &Gguf, s: &Shape) -> Vec<Vec<f64>> {
                 }
                 heads.extend(out);
             }
-            add(&mut x, &matrix("attn_output").times(&heads), 1.0);
+            add(&mut x, &product("attn_output", &heads), 1.0);
             feed_forward(gguf, s, layer, &mut x);
         }
         all.push(head.times(&norm(&x)));

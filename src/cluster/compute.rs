@@ -152,11 +152,15 @@ impl<'t> Task<'t> {
         let (mut gates, mut ups) = ([0.0; BATCH], [0.0; BATCH]);
         let gates = &mut gates[..run.count];
         self.kernels.matvec(dims.weight, run.gates(), run.stride(), x, gates);
+        let bias = self.input.bias.of(run.neuron, run.count);
+        self.kernels.add(&mut gates[..bias.gate.len()], bias.gate);
         let is_open = |gate: f32| gate > 0.0 || gate.is_nan();
         let open = || gates.iter().enumerate().filter(|(_, gate)| is_open(**gate));
         let rows: heapless::Vec<&[u8], BATCH> = open().map(|(index, _)| run.up(index)).collect();
         let ups = &mut ups[..rows.len()];
         self.kernels.rows(dims.weight, &rows, x, ups);
+        let of_open = open().filter_map(|(index, _)| bias.up.get(index));
+        ups.iter_mut().zip(of_open).for_each(|(up, bias)| *up += bias);
         let is_cut = dims.activation == ActivationFn::DRelu;
         for ((index, gate), &up) in open().zip(&*ups) {
             let activation = gate * if is_cut && up <= 0.0 { 0.0 } else { up };
@@ -187,6 +191,9 @@ impl<'t> Task<'t> {
             let (mut gates, mut ups) = ([0.0; FEW], [0.0; FEW]);
             let (gates, ups) = (&mut gates[..part.count], &mut ups[..part.count]);
             self.kernels.gate_up(weight, &records, part.up_offset(), soon, x, gates, ups);
+            let bias = self.input.bias.of(part.neuron, part.count);
+            self.kernels.add(&mut gates[..bias.gate.len()], bias.gate);
+            self.kernels.add(&mut ups[..bias.up.len()], bias.up);
             let mut activations = [0.0; FEW];
             let activations = &mut activations[..part.count];
             activations.copy_from_slice(gates);

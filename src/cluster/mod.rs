@@ -110,6 +110,25 @@ pub struct Workshop<'a> {
     pub counters: FetchCounters,
 }
 
+/// Biases of a layer's gates and ups: they join before the activation.
+#[derive(Clone, Copy, Debug)]
+pub struct GateUpBias<'x> {
+    /// f32[ff] in image order, or empty.
+    pub gate: &'x [f32],
+    /// f32[ff] in image order, or empty.
+    pub up: &'x [f32],
+}
+
+impl<'x> GateUpBias<'x> {
+    /// Those of neurons `first..first + count`; empty where there are none.
+    fn of(self, first: u32, count: usize) -> GateUpBias<'x> {
+        let part = |bias: &'x [f32]| {
+            if bias.is_empty() { bias } else { &bias[first as usize..][..count] }
+        };
+        GateUpBias { gate: part(self.gate), up: part(self.up) }
+    }
+}
+
 /// The input of a layer's network.
 #[derive(Clone, Copy)]
 pub struct Input<'x> {
@@ -119,6 +138,8 @@ pub struct Input<'x> {
     pub chosen: &'x [Chosen],
     /// Normalised residual stream.
     pub x: Activation<'x>,
+    /// Of a network without experts.
+    pub bias: GateUpBias<'x>,
     /// The layer's down unit is 2 to this.
     pub unit_exponent: i32,
 }

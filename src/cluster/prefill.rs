@@ -7,7 +7,7 @@
 
 use super::records::{Records, Shelf};
 use super::wave::WaveCursor;
-use super::{Chosen, ClusterError, Workshop};
+use super::{Chosen, ClusterError, GateUpBias, Workshop};
 use crate::kernel::{
     BATCH_TOKENS_MAX, Batch, Columns, DownBatch, Kernels, accumulator, accumulator_len,
 };
@@ -28,6 +28,8 @@ pub struct BatchInput<'x> {
     pub x: Batch<'x>,
     /// Experts that run, as many for each token, token after token.
     pub choices: &'x [Chosen],
+    /// Of a network without experts.
+    pub bias: GateUpBias<'x>,
     /// The layer's down unit is 2 to this.
     pub unit_exponent: i32,
 }
@@ -136,6 +138,7 @@ struct Task<'t> {
     shelf: Shelf<'t>,
     layer: u16,
     expert: u16,
+    bias: GateUpBias<'t>,
     unit_exponent: i32,
 }
 
@@ -187,9 +190,17 @@ impl Task<'_> {
             let first = block.len();
             let part = run.part(done, (run.count - done).min(BLOCK - first));
             let range = first..first + part.count;
-            for (rows, tile) in [(part.gates(), &mut *share.gates), (part.ups(), &mut *share.ups)] {
-                let mut out = Columns::of(&mut tile[..x.tokens() * BLOCK], BLOCK, range.clone());
+            let bias = self.bias.of(part.neuron, part.count);
+            for (rows, bias, tile) in [
+                (part.gates(), bias.gate, &mut *share.gates),
+                (part.ups(), bias.up, &mut *share.ups),
+            ] {
+                let tile = &mut tile[..x.tokens() * BLOCK];
+                let mut out = Columns::of(tile, BLOCK, range.clone());
                 self.kernels.gemm(dims.weight, rows, part.stride(), x, &mut out);
+                for line in tile.chunks_exact_mut(BLOCK) {
+                    self.kernels.add(&mut line[first..][..bias.len()], bias);
+                }
             }
             block.extend((0..part.count).map(|index| &part.down(index)[..column_bytes]));
             done += part.count;
@@ -262,7 +273,7 @@ impl Workshop<'_> {
         expert: u16,
         shares: &mut Shares<'_>,
     ) -> Result<(), ClusterError> {
-        let BatchInput { layer, unit_exponent, .. } = *input;
+        let BatchInput { layer, bias, unit_exponent, .. } = *input;
         let chosen = [Chosen::new(expert, 1.0)];
         let mut hits = self.count_hits(layer, expert);
         let mut cursor = WaveCursor::new();
@@ -272,7 +283,8 @@ impl Workshop<'_> {
             larder.submit(&wave);
             self.count_wave(&wave);
             let shelf = self.shelf();
-            let task = Task { kernels: self.kernels, shelf, layer, expert, unit_exponent };
+            let kernels = self.kernels;
+            let task = Task { kernels, shelf, layer, expert, bias, unit_exponent };
             if core::mem::take(&mut hits) {
                 lead.each(shares, &|_, share| share.fault = task.slots(share).err());
             }

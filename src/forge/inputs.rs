@@ -3,7 +3,7 @@
 //! Used by build.rs and by `ganglion-forge`. A plan names its device and model; their files lie in
 //! `devices/` and `models/` of the `plans` folder it belongs to.
 
-use crate::image::{ActivationFn, Shape, Types, WeightType};
+use crate::image::{ActivationFn, Biases, Shape, Types, WeightType};
 use crate::plan::{Device, Inputs, KvType, Lock, Numerics};
 use serde::Deserialize;
 use std::fs;
@@ -97,6 +97,12 @@ struct ModelFile {
     vocab: u64,
     activation: String,
     tied: bool,
+    #[serde(default)]
+    qkv_bias: bool,
+    #[serde(default)]
+    output_bias: bool,
+    #[serde(default)]
+    ffn_bias: bool,
     tokenizer_bytes: u64,
 }
 
@@ -274,6 +280,7 @@ impl ModelFile {
             vocab: self.vocab,
             activation,
             tied: self.tied,
+            biases: Biases { qkv: self.qkv_bias, output: self.output_bias, ffn: self.ffn_bias },
             tokenizer_bytes: self.tokenizer_bytes,
         })
     }

@@ -226,21 +226,29 @@ impl Packer<'_, '_> {
             units.push(self.down_unit(layer)?);
             let parts = layout.layer(layer);
             let tensor = |role| model.layer_tensor(layer, role);
-            put(parts.attn_norm, &floats(model, tensor("attn_norm")?)?);
-            let mut qkv = Vec::new();
-            for role in ["attn_q", "attn_k", "attn_v"] {
-                qkv.extend(matrix(model, tensor(role)?, types.resident)?);
-            }
-            put(parts.qkv, &qkv);
-            put(parts.output, &matrix(model, tensor("attn_output")?, types.resident)?);
-            put(parts.ffn_norm, &floats(model, tensor("ffn_norm")?)?);
+            put(parts.attn_norm, &floats(model, tensor("attn_norm.weight")?)?);
+            put(parts.qkv, &qkv(model, layer, types.resident)?);
+            put(parts.output, &matrix(model, tensor("attn_output.weight")?, types.resident)?);
+            put(parts.ffn_norm, &floats(model, tensor("ffn_norm.weight")?)?);
             if model.shape.is_routed() {
-                put(parts.router, &floats(model, tensor("ffn_gate_inp")?)?);
+                put(parts.router, &floats(model, tensor("ffn_gate_inp.weight")?)?);
+            }
+            let biases = model.shape.biases;
+            if biases.qkv {
+                put(parts.qkv_bias, &qkv_bias(model, layer)?);
+            }
+            if biases.output {
+                put(parts.output_bias, &floats(model, tensor("attn_output.bias")?)?);
+            }
+            if biases.ffn {
+                put(parts.gate_bias, &floats(model, tensor("ffn_gate.bias")?)?);
+                put(parts.up_bias, &floats(model, tensor("ffn_up.bias")?)?);
+                put(parts.down_bias, &floats(model, tensor("ffn_down.bias")?)?);
             }
         }
         put(layout.output_norm, &floats(model, model.gguf.tensor("output_norm.weight")?)?);
         put(layout.head, &matrix(model, model.head()?, types.head)?);
-        let frequencies = model.rope_frequencies();
+        let frequencies = &model.rope.frequencies;
         put(layout.rope, &frequencies.iter().flat_map(|f| f.to_le_bytes()).collect::<Vec<_>>());
         put(layout.down_units, &units.iter().flat_map(|u| u.to_le_bytes()).collect::<Vec<_>>());
         Ok((bytes, units))
@@ -391,6 +399,32 @@ fn matrix(model: &ModelFile, tensor: &Tensor, weight: WeightType) -> Result<Vec<
     for row in 0..tensor.rows() {
         encode_tensor_row(model, tensor, row, weight, &mut bytes)?;
     }
+    Ok(bytes)
+}
+
+/// Query, key and value rows of a layer, those that are turned in the engine's order.
+fn qkv(model: &ModelFile, layer: u64, weight: WeightType) -> Result<Vec<u8>, Stop> {
+    let mut bytes = Vec::new();
+    for role in ["attn_q.weight", "attn_k.weight"] {
+        let tensor = model.layer_tensor(layer, role)?;
+        for row in 0..tensor.rows() {
+            let row = model.rope.rows.source(row);
+            encode_tensor_row(model, tensor, row, weight, &mut bytes)?;
+        }
+    }
+    bytes.extend(matrix(model, model.layer_tensor(layer, "attn_v.weight")?, weight)?);
+    Ok(bytes)
+}
+
+/// Biases of query, key and value, in the order of [`qkv`].
+fn qkv_bias(model: &ModelFile, layer: u64) -> Result<Vec<u8>, Stop> {
+    let mut bytes = Vec::new();
+    for role in ["attn_q.bias", "attn_k.bias"] {
+        let values = model.rows(model.layer_tensor(layer, role)?, 0, 1)?;
+        let turned = (0..values.len() as u64).map(|at| values[model.rope.rows.source(at) as usize]);
+        bytes.extend(turned.flat_map(f32::to_le_bytes));
+    }
+    bytes.extend(floats(model, model.layer_tensor(layer, "attn_v.bias")?)?);
     Ok(bytes)
 }
 

@@ -1,14 +1,15 @@
 //! `shape`: a model file -> `plans/models/NAME.toml`, what the planner needs to know of it.
 
 use crate::image::Shape;
+use std::fmt::Write;
 
-/// The model file of `shape`, as `plans/models/` holds it.
+/// The model file of `shape`, as `plans/models/` holds it. What most models do not have is only
+/// there where this one has it.
 pub fn shape_toml(name: &str, shape: &Shape) -> String {
-    format!(
+    let mut text = format!(
         "# {name}. Written by `ganglion-forge shape`.\n\
          layers = {}\nhidden = {}\nheads = {}\nkv_heads = {}\nhead_dim = {}\nexperts = {}\n\
-         experts_used = {}\nff = {}\nvocab = {}\nactivation = {:?}\ntied = {}\n\
-         tokenizer_bytes = {}\n",
+         experts_used = {}\nff = {}\nvocab = {}\nactivation = {:?}\ntied = {}\n",
         shape.layers,
         shape.hidden,
         shape.heads,
@@ -20,6 +21,16 @@ pub fn shape_toml(name: &str, shape: &Shape) -> String {
         shape.vocab,
         shape.activation.name(),
         shape.tied,
-        shape.tokenizer_bytes
-    )
+    );
+    let biases = shape.biases;
+    for (key, is_there) in
+        [("qkv_bias", biases.qkv), ("output_bias", biases.output), ("ffn_bias", biases.ffn)]
+    {
+        if is_there {
+            text.push_str(key);
+            text.push_str(" = true\n");
+        }
+    }
+    writeln!(text, "tokenizer_bytes = {}", shape.tokenizer_bytes).expect("a string takes all");
+    text
 }

@@ -45,7 +45,18 @@ impl SynthType {
 struct Tensor {
     name: String,
     dims: Vec<u64>,
-    kind: Option<SynthType>,
+    fill: Fill,
+}
+
+/// What a tensor holds.
+#[derive(Clone, Copy)]
+enum Fill {
+    /// Random weights.
+    Matrix(SynthType),
+    /// Floats, each 1.
+    Ones,
+    /// Random floats.
+    Bias,
 }
 
 impl Tensor {
@@ -54,7 +65,10 @@ impl Tensor {
     }
 
     fn bytes(&self) -> u64 {
-        self.kind.map_or(self.weights() * 4, |kind| kind.bytes(self.weights()))
+        match self.fill {
+            Fill::Matrix(kind) => kind.bytes(self.weights()),
+            Fill::Ones | Fill::Bias => self.weights() * 4,
+        }
     }
 }
 
@@ -87,8 +101,9 @@ pub fn synth(
 }
 
 fn tensors(s: &Shape, kind: SynthType) -> Vec<Tensor> {
-    let matrix = |name: String, dims: &[u64]| Tensor { name, dims: dims.into(), kind: Some(kind) };
-    let floats = |name: String, dims: &[u64]| Tensor { name, dims: dims.into(), kind: None };
+    let tensor = |name: String, dims: &[u64], fill| Tensor { name, dims: dims.into(), fill };
+    let matrix = |name, dims: &[u64]| tensor(name, dims, Fill::Matrix(kind));
+    let floats = |name, dims: &[u64]| tensor(name, dims, Fill::Ones);
     let mut all = vec![matrix("token_embd.weight".into(), &[s.hidden, s.vocab])];
     for layer in 0..s.layers {
         let name = |role: &str| format!("blk.{layer}.{role}.weight");
@@ -108,10 +123,29 @@ fn tensors(s: &Shape, kind: SynthType) -> Vec<Tensor> {
             all.push(matrix(name("ffn_up"), &[s.hidden, s.ff]));
             all.push(matrix(name("ffn_down"), &[s.ff, s.hidden]));
         }
+        for (role, values) in biases(s) {
+            all.push(tensor(format!("blk.{layer}.{role}.bias"), &[values], Fill::Bias));
+        }
     }
     all.push(floats("output_norm.weight".into(), &[s.hidden]));
     if !s.tied {
         all.push(matrix("output.weight".into(), &[s.hidden, s.vocab]));
+    }
+    all
+}
+
+/// The biases of a layer, and how many values each has.
+fn biases(s: &Shape) -> Vec<(&'static str, u64)> {
+    let (query, key) = (s.query_dim(), s.kv_dim());
+    let mut all = Vec::new();
+    if s.biases.qkv {
+        all.extend([("attn_q", query), ("attn_k", key), ("attn_v", key)]);
+    }
+    if s.biases.output {
+        all.push(("attn_output", s.hidden));
+    }
+    if s.biases.ffn {
+        all.extend([("ffn_gate", s.ff), ("ffn_up", s.ff), ("ffn_down", s.hidden)]);
     }
     all
 }
@@ -150,7 +184,11 @@ fn header(name: &str, s: &Shape, tensors: &[Tensor]) -> Vec<u8> {
         push_string(&mut head, &tensor.name);
         head.extend((tensor.dims.len() as u32).to_le_bytes());
         tensor.dims.iter().for_each(|dim| head.extend(dim.to_le_bytes()));
-        head.extend(tensor.kind.map_or(F32, SynthType::ggml_id).to_le_bytes());
+        let kind = match tensor.fill {
+            Fill::Matrix(kind) => kind.ggml_id(),
+            Fill::Ones | Fill::Bias => F32,
+        };
+        head.extend(kind.to_le_bytes());
         head.extend(offset.to_le_bytes());
         offset += tensor.bytes().next_multiple_of(ALIGNMENT);
     }
@@ -241,17 +279,19 @@ fn byte_text(byte: u8) -> String {
 fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> io::Result<()> {
     // Uniform codes have a deviation of 0.577 of their range; rows of unit gain keep the scale.
     let step = |range: f64| f16::from_f64(1.7 / range / (tensor.dims[0] as f64).sqrt());
-    match tensor.kind {
-        None => (0..tensor.weights()).try_for_each(|_| out.write_all(&1f32.to_le_bytes())),
-        Some(SynthType::F16) => (0..tensor.weights()).try_for_each(|_| {
-            let value = (random.next() as i32 as f64) / f64::from(i32::MAX);
-            let scaled = value * 1.7 / (tensor.dims[0] as f64).sqrt();
+    let mut uniform = || (random.next() as i32 as f64) / f64::from(i32::MAX);
+    match tensor.fill {
+        Fill::Ones => (0..tensor.weights()).try_for_each(|_| out.write_all(&1f32.to_le_bytes())),
+        Fill::Bias => (0..tensor.weights())
+            .try_for_each(|_| out.write_all(&((uniform() * 0.5) as f32).to_le_bytes())),
+        Fill::Matrix(SynthType::F16) => (0..tensor.weights()).try_for_each(|_| {
+            let scaled = uniform() * 1.7 / (tensor.dims[0] as f64).sqrt();
             out.write_all(&f16::from_f64(scaled).to_le_bytes())
         }),
-        Some(SynthType::Q8) => blocks(tensor, step(127.0), 32, random, out, |byte| {
+        Fill::Matrix(SynthType::Q8) => blocks(tensor, step(127.0), 32, random, out, |byte| {
             if byte == 0x80 { 0x81 } else { byte } // -128 is not a code
         }),
-        Some(SynthType::Q4) => blocks(tensor, step(8.0), 16, random, out, |byte| byte),
+        Fill::Matrix(SynthType::Q4) => blocks(tensor, step(8.0), 16, random, out, |byte| byte),
     }
 }
 

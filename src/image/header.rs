@@ -5,7 +5,7 @@
 //! header says it lies inside the file.
 
 use super::geometry::{BLOCK_BYTES, WeightType};
-use super::shape::{ActivationFn, Shape, Types};
+use super::shape::{ActivationFn, Biases, Shape, Types};
 use super::tag::crc32c;
 use bytemuck::{Pod, Zeroable};
 use core::fmt;
@@ -111,7 +111,8 @@ pub struct Header {
     types: [u32; 4],
     rms_eps: f32,
     context_trained: u32,
-    reserved_word: u32,
+    /// See [`Biases::code`].
+    biases: u32,
     sections: [Section; SECTIONS],
     reserved: [[u8; 16]; RESERVED / 16],
 }
@@ -258,6 +259,7 @@ impl Header {
         ];
         header.rms_eps = constants.rms_eps;
         header.context_trained = constants.context_trained;
+        header.biases = shape.biases.code();
         header.sections = section_table(shape, types);
         let last = header.sections[SECTIONS - 1];
         header.file_bytes = last.offset + last.bytes;
@@ -334,6 +336,8 @@ impl Header {
     pub fn shape(&self) -> Result<Shape, HeaderError> {
         let activation = ActivationFn::from_code(self.activation)
             .ok_or(HeaderError::Field { name: "activation", found: u64::from(self.activation) })?;
+        let biases = Biases::from_code(self.biases)
+            .ok_or(HeaderError::Field { name: "biases", found: u64::from(self.biases) })?;
         let shape = Shape {
             layers: u64::from(self.layers),
             hidden: u64::from(self.hidden),
@@ -346,6 +350,7 @@ impl Header {
             vocab: u64::from(self.vocab),
             activation,
             tied: self.tied != 0,
+            biases,
             tokenizer_bytes: u64::from(self.tokenizer_bytes),
         };
         match shape.fault() {
@@ -383,6 +388,7 @@ impl Header {
             ("tied", u64::from(shape.tied), u64::from(own_shape.tied)),
             ("tokenizer_bytes", shape.tokenizer_bytes, own_shape.tokenizer_bytes),
             ("activation", code(shape.activation), code(own_shape.activation)),
+            ("biases", u64::from(shape.biases.code()), u64::from(own_shape.biases.code())),
         ];
         for (name, wanted, found) in pairs {
             if wanted != found {

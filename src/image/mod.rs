@@ -20,4 +20,4 @@ pub mod tokenizer;
 pub use geometry::{Record, WeightType};
 pub use header::{Header, HeaderError, Section, SectionKind};
 pub use resident::Resident;
-pub use shape::{ActivationFn, Shape, Types};
+pub use shape::{ActivationFn, Biases, Shape, Types};

@@ -62,6 +62,35 @@ impl ActivationFn {
     }
 }
 
+/// Which matrices of a layer have a bias, f32 values that join the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Biases {
+    /// Queries, keys and values, as in Qwen2.
+    pub qkv: bool,
+    /// The attention's output.
+    pub output: bool,
+    /// Gate, up and down of a feed-forward network without experts.
+    pub ffn: bool,
+}
+
+impl Biases {
+    /// None, as in most models.
+    pub const NONE: Biases = Biases { qkv: false, output: false, ffn: false };
+
+    /// Number in image headers: a bit for each.
+    pub const fn code(self) -> u32 {
+        self.qkv as u32 | (self.output as u32) << 1 | (self.ffn as u32) << 2
+    }
+
+    /// The biases of a header's number, or `None`.
+    pub const fn from_code(code: u32) -> Option<Biases> {
+        if code > 7 {
+            return None;
+        }
+        Some(Biases { qkv: code & 1 != 0, output: code & 2 != 0, ffn: code & 4 != 0 })
+    }
+}
+
 /// Dimensions of a decoder with a gated, expert-routed feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -87,6 +116,8 @@ pub struct Shape {
     pub activation: ActivationFn,
     /// Whether the output head is the embedding matrix.
     pub tied: bool,
+    /// Biases of a layer's matrices.
+    pub biases: Biases,
     /// Bytes of the packed tokenizer section.
     pub tokenizer_bytes: u64,
 }
@@ -125,7 +156,7 @@ impl Shape {
             ("heads", self.heads, 1 << 10),
             ("kv_heads", self.kv_heads, self.heads),
             ("head_dim", self.head_dim, 1 << 10),
-            ("experts", self.experts, 1 << 10),
+            ("experts", self.experts, if self.biases.ffn { 1 } else { 1 << 10 }),
             ("experts_used", self.experts_used, self.experts),
             ("ff", self.ff, 1 << 20),
             ("vocab", self.vocab, 1 << 22),

@@ -1,6 +1,6 @@
 //! Grouped-query attention of one layer over the conversation so far.
 
-use super::{Model, ModelError, activation, matvec, quantize};
+use super::{Model, ModelError, activation, add_bias, matvec, quantize};
 use crate::image::geometry::padded_len;
 use crate::plan::RegionId;
 
@@ -27,6 +27,7 @@ impl Model<'_> {
         let x = activation(hidden, input, codes, scales);
         let qkv = &mut bytemuck::cast_slice_mut(qkv)[..self.shape.qkv_dim() as usize];
         matvec(self.kernels, &mut self.lead, weights.qkv, x, qkv);
+        add_bias(self.kernels, qkv, weights.qkv_bias);
         let turn = &self.rope[position * head_dim..(position + 1) * head_dim];
         let (turned, value) = qkv.split_at_mut(qkv.len() - self.shape.kv_dim() as usize);
         turned.chunks_exact_mut(head_dim).for_each(|head| self.kernels.rope(head, turn));
@@ -66,7 +67,9 @@ impl Model<'_> {
         let x = activation(query_dim, heads, codes, scales);
         let update = &mut bytemuck::cast_slice_mut(update)[..hidden];
         matvec(self.kernels, &mut self.lead, weights.output, x, update);
-        self.kernels.add(&mut bytemuck::cast_slice_mut(residual)[..hidden], update);
+        let residual = &mut bytemuck::cast_slice_mut(residual)[..hidden];
+        self.kernels.add(residual, update);
+        add_bias(self.kernels, residual, weights.output_bias);
         Ok(())
     }
 }

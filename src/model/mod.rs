@@ -188,9 +188,12 @@ impl<'a> Model<'a> {
         let update = &mut bytemuck::cast_slice_mut(update)[..hidden];
         update.fill(0.0);
         let unit_exponent = self.weights.down_unit(layer);
-        let input = Input { layer: layer as u16, chosen: &chosen, x, unit_exponent };
+        let bias = weights.gate_up_bias;
+        let input = Input { layer: layer as u16, chosen: &chosen, x, bias, unit_exponent };
         self.workshop.run(&mut self.lead, input, sums, update)?;
-        self.kernels.add(&mut bytemuck::cast_slice_mut(residual)[..hidden], update);
+        let residual = &mut bytemuck::cast_slice_mut(residual)[..hidden];
+        self.kernels.add(residual, update);
+        add_bias(self.kernels, residual, weights.down_bias);
         Ok(())
     }
 
@@ -243,6 +246,11 @@ fn activation<'x>(
         bytemuck::cast_slice(&codes[..padded]),
         &scales[..groups],
     )
+}
+
+/// Adds the bias of each value; `bias` is empty where there is none.
+fn add_bias(kernels: &Kernels, values: &mut [f32], bias: &[f32]) {
+    kernels.add(&mut values[..bias.len()], bias);
 }
 
 /// out = matrix * x, rows shared among the team.

@@ -2,7 +2,7 @@
 //! with a chunk of tokens. Invariant: bit for bit what one token after another gives.
 
 use super::weights::Matrix;
-use super::{Model, ModelError, router};
+use super::{Model, ModelError, add_bias, router};
 use crate::cluster::{BatchInput, BatchMemory, Chosen};
 use crate::image::geometry::{padded_groups, padded_len};
 use crate::kernel::{Batch, Kernels, Sheet, batch_code_stride};
@@ -79,7 +79,8 @@ impl Model<'_> {
         let qkv = &mut qkv[..chunk.tokens * width];
         gemm(self.kernels, &mut self.lead, weights.qkv, x, qkv);
         let turns = chunk.turns(self.rope, self.shape.head_dim as usize);
-        turn(self.kernels, &mut self.lead, turns, qkv, (width, width - value));
+        let bias = weights.qkv_bias;
+        turn(self.kernels, &mut self.lead, bias, turns, qkv, (width, width - value));
         for (position, line) in (chunk.position..).zip(qkv.chunks_exact(width)) {
             let (key, value) = line[width - 2 * value..].split_at(value);
             self.kv.store(self.kernels, layer, position, key, value);
@@ -137,14 +138,16 @@ impl Model<'_> {
         }
         let x = batch(query_dim, tokens, heads, codes, scales);
         let update: &mut [f32] = bytemuck::cast_slice_mut(update);
-        gemm(kernels, &mut self.lead, weights.output, x, &mut update[..tokens * hidden]);
-        add(kernels, &mut self.lead, residual, update, tokens, hidden);
+        let update = &mut update[..tokens * hidden];
+        gemm(kernels, &mut self.lead, weights.output, x, update);
+        add(kernels, &mut self.lead, residual, update, weights.output_bias, hidden);
         Ok(())
     }
 
     fn feed_forward_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
         self.norm_of(layer, chunk, Norm::FeedForward)?;
         self.choose_of(layer, chunk)?;
+        let weights = self.weights.layer(layer);
         let (tokens, hidden) = (chunk.tokens, self.shape.hidden as usize);
         let [residual, input, codes, scales, update, sums, tiles, choices] = self.scratch.parts([
             RegionId::Residual,
@@ -161,13 +164,14 @@ impl Model<'_> {
             layer: layer as u16,
             x: batch(hidden, tokens, input, codes, scales),
             choices: &choices[..tokens * self.shape.experts_used as usize],
+            bias: weights.gate_up_bias,
             unit_exponent: self.weights.down_unit(layer),
         };
         let sums: &mut [i64] = bytemuck::cast_slice_mut(sums);
         let update: &mut [f32] = bytemuck::cast_slice_mut(update);
         let update = &mut update[..tokens * hidden];
         self.workshop.run_batch(&mut self.lead, input, BatchMemory { sums, tiles }, update)?;
-        add(self.kernels, &mut self.lead, residual, update, tokens, hidden);
+        add(self.kernels, &mut self.lead, residual, update, weights.down_bias, hidden);
         Ok(())
     }
 
@@ -283,11 +287,12 @@ fn gemm(kernels: &Kernels, lead: &mut Lead<'_>, matrix: Matrix<'_>, x: Batch<'_>
     });
 }
 
-/// Rotates the heads in the first `turned` of each token's `width` values; `turns` is
-/// f32[tokens][head_dim].
+/// Adds `bias` to each token's `width` values, then rotates the heads in the first `turned` of
+/// them; `turns` is f32[tokens][head_dim].
 fn turn(
     kernels: &Kernels,
     lead: &mut Lead<'_>,
+    bias: &[f32],
     turns: &[f32],
     lines: &mut [f32],
     (width, turned): (usize, usize),
@@ -297,21 +302,24 @@ fn turn(
     lead.lines([bytemuck::cast_slice_mut(lines)], tokens, &|token, [line]| {
         let turn = &turns[token * head_dim..][..head_dim];
         let line: &mut [f32] = bytemuck::cast_slice_mut(line);
+        add_bias(kernels, line, bias);
         line[..turned].chunks_exact_mut(head_dim).for_each(|head| kernels.rope(head, turn));
     });
 }
 
-/// Adds each token's update to its residual stream.
+/// Adds each token's update, f32[tokens][hidden], then `bias` to its residual stream.
 fn add(
     kernels: &Kernels,
     lead: &mut Lead<'_>,
     residual: &mut [u8],
     update: &[f32],
-    tokens: usize,
+    bias: &[f32],
     hidden: usize,
 ) {
-    lead.lines([&mut residual[..tokens * hidden * 4]], tokens, &|line, [residual]| {
-        let update = &update[line * hidden..][..hidden];
-        kernels.add(bytemuck::cast_slice_mut(residual), update);
+    let (residual, tokens) = (&mut residual[..update.len() * 4], update.len() / hidden);
+    lead.lines([residual], tokens, &|line, [residual]| {
+        let residual: &mut [f32] = bytemuck::cast_slice_mut(residual);
+        kernels.add(residual, &update[line * hidden..][..hidden]);
+        add_bias(kernels, residual, bias);
     });
 }

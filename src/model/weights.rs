@@ -1,5 +1,6 @@
 //! Typed views of the resident section.
 
+use crate::cluster::GateUpBias;
 use crate::image::resident::Part;
 use crate::image::{Resident, Shape, Types, WeightType};
 
@@ -21,10 +22,18 @@ pub struct LayerWeights<'a> {
     pub attn_norm: &'a [f32],
     /// Query, key and value rows, qkv_dim over hidden.
     pub qkv: Matrix<'a>,
+    /// f32[qkv_dim], or empty.
+    pub qkv_bias: &'a [f32],
     /// hidden rows over query_dim.
     pub output: Matrix<'a>,
+    /// f32[hidden], or empty.
+    pub output_bias: &'a [f32],
     /// Norm before the feed-forward network.
     pub ffn_norm: &'a [f32],
+    /// Of gates and ups.
+    pub gate_up_bias: GateUpBias<'a>,
+    /// Of the network's output, f32[hidden], or empty.
+    pub down_bias: &'a [f32],
     /// f32[experts][hidden].
     pub router: &'a [f32],
 }
@@ -53,8 +62,15 @@ impl<'a> Weights<'a> {
         LayerWeights {
             attn_norm: self.floats(parts.attn_norm),
             qkv: self.matrix(parts.qkv, weight, shape.hidden),
+            qkv_bias: self.floats(parts.qkv_bias),
             output: self.matrix(parts.output, weight, shape.query_dim()),
+            output_bias: self.floats(parts.output_bias),
             ffn_norm: self.floats(parts.ffn_norm),
+            gate_up_bias: GateUpBias {
+                gate: self.floats(parts.gate_bias),
+                up: self.floats(parts.up_bias),
+            },
+            down_bias: self.floats(parts.down_bias),
             router: self.floats(parts.router),
         }
     }

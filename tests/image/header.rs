@@ -5,7 +5,7 @@ use ganglion::image::WeightType::{F16, Q4, Q8};
 use ganglion::image::geometry::BLOCK_BYTES;
 use ganglion::image::header::{Constants, HEADER_BYTES, LAYOUT, VERSION};
 use ganglion::image::tag::crc32c;
-use ganglion::image::{ActivationFn, Header, HeaderError, SectionKind, Shape, Types};
+use ganglion::image::{ActivationFn, Biases, Header, HeaderError, SectionKind, Shape, Types};
 use proptest::prelude::*;
 
 fn shape() -> Shape {
@@ -21,6 +21,7 @@ fn shape() -> Shape {
         vocab: 321,
         activation: ActivationFn::DRelu,
         tied: true,
+        biases: Biases::NONE,
         tokenizer_bytes: 5000,
     }
 }
@@ -154,6 +155,7 @@ fn an_image_of_another_model_is_told_by_field() {
         ("heads", Shape { heads: 8, ..shape }),
         ("experts_used", Shape { experts_used: 3, ..shape }),
         ("tied", Shape { tied: false, ..shape }),
+        ("biases", Shape { biases: Biases { qkv: true, ..Biases::NONE }, ..shape }),
         ("tokenizer_bytes", Shape { tokenizer_bytes: 5001, ..shape }),
     ];
     for (wanted, shape) in shapes {

@@ -1,7 +1,7 @@
 //! Properties of the planner over random models, devices and budgets.
 
 use super::{MIB, inputs_of, is_sentence};
-use ganglion::image::{ActivationFn, Shape, Types, WeightType};
+use ganglion::image::{ActivationFn, Biases, Shape, Types, WeightType};
 use ganglion::plan::{Device, Inputs, KvType, Lock, Numerics, PlanError, RegionId, check, solve};
 use proptest::prelude::*;
 
@@ -15,9 +15,10 @@ fn weights() -> impl Strategy<Value = WeightType> {
 
 fn shapes() -> impl Strategy<Value = Shape> {
     let widths = (1..=20u64, 1..=5000u64, 1..=8u64, 1..=8u64, 1..=16u64);
-    let rest = (1..=40u64, 1..=16u64, 1..=3000u64, 1..=70_000u64, any::<bool>(), 1..=5_000_000u64);
+    let rest =
+        (1..=40u64, 1..=16u64, 1..=3000u64, 1..=70_000u64, any::<[bool; 4]>(), 1..=5_000_000u64);
     (widths, rest).prop_map(|((layers, hidden, kv_heads, group, sixteens), rest)| {
-        let (experts, used, ff, vocab, tied, tokenizer_bytes) = rest;
+        let (experts, used, ff, vocab, [tied, qkv, output, ffn_bias], tokenizer_bytes) = rest;
         Shape {
             layers,
             hidden,
@@ -30,6 +31,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
             vocab,
             activation: ActivationFn::DRelu,
             tied,
+            biases: Biases { qkv, output, ffn: ffn_bias && experts == 1 },
             tokenizer_bytes,
         }
     })
