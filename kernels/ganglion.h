@@ -196,28 +196,35 @@ void gk_batch_i64_q4_i16_neon(int64_t *sums, size_t sums_stride, const uint32_t 
 bool gk_down_i64_f16_f32_avx2(int64_t *sums, const uint8_t *column, float a, size_t len);
 bool gk_down_i64_f16_f32_neon(int64_t *sums, const uint8_t *column, float a, size_t len);
 
-// Attention of q[dim] over `count` rows of keys and values; dim is a multiple of 16.
-void gk_attend_f32_f32_f32_avx2(float *out, const float *q, const float *keys,
-                                const float *values, size_t count, size_t dim, float scale);
-void gk_attend_f32_f32_f32_neon(float *out, const float *q, const float *keys,
-                                const float *values, size_t count, size_t dim, float scale);
+// Attention of q[dim] over `count` rows of keys and values but for the first `unseen`, which are
+// fewer than 32 and than count; dim is a multiple of 16.
+void gk_attend_f32_f32_f32_avx2(float *out, const float *q, const float *keys, const float *values,
+                                size_t unseen, size_t count, size_t dim, float scale);
+void gk_attend_f32_f32_f32_neon(float *out, const float *q, const float *keys, const float *values,
+                                size_t unseen, size_t count, size_t dim, float scale);
 void gk_attend_f32_f32_f32_avx512(float *out, const float *q, const float *keys,
-                                  const float *values, size_t count, size_t dim, float scale);
+                                  const float *values, size_t unseen, size_t count, size_t dim,
+                                  float scale);
 void gk_attend_f32_f32_f16_avx2(float *out, const float *q, const uint16_t *keys,
-                                const uint16_t *values, size_t count, size_t dim, float scale);
+                                const uint16_t *values, size_t unseen, size_t count, size_t dim,
+                                float scale);
 void gk_attend_f32_f32_f16_neon(float *out, const float *q, const uint16_t *keys,
-                                const uint16_t *values, size_t count, size_t dim, float scale);
+                                const uint16_t *values, size_t unseen, size_t count, size_t dim,
+                                float scale);
 void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *keys,
-                                  const uint16_t *values, size_t count, size_t dim, float scale);
+                                  const uint16_t *values, size_t unseen, size_t count, size_t dim,
+                                  float scale);
 
 // The same over q8 keys and values: row after row of codes, a scale for each 32; dim is a multiple
 // of 32.
 void gk_attend_f32_f32_q8_avx2(float *out, const float *q, const int8_t *keys,
                                const float *key_scales, const int8_t *values,
-                               const float *value_scales, size_t count, size_t dim, float scale);
+                               const float *value_scales, size_t unseen, size_t count, size_t dim,
+                               float scale);
 void gk_attend_f32_f32_q8_avx512(float *out, const float *q, const int8_t *keys,
                                  const float *key_scales, const int8_t *values,
-                                 const float *value_scales, size_t count, size_t dim, float scale);
+                                 const float *value_scales, size_t unseen, size_t count, size_t dim,
+                                 float scale);
 
 // Attention of `group` query heads, dim apart, at each of `positions` positions, q_stride apart;
 // out alike. Position p sees first + p keys. Each result is that of the kernel for one head.

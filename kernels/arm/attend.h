@@ -14,9 +14,9 @@ typedef struct {
     float max, total;
 } state;
 
-// A block of up to 32 keys, from element `at` on, for one query.
+// A block of up to 32 keys but for the first `unseen`, from element `at` on, for one query.
 INLINE void one_block(float *out, state *s, const float *q, const void *keys, const void *values,
-                      size_t at, size_t block, size_t dim, float scale, bool half);
+                      size_t at, size_t unseen, size_t block, size_t dim, float scale, bool half);
 
 // A block of 32 keys that all four queries see.
 INLINE void four_block(float *const *out, state *states, const float *const *q, const void *keys,
@@ -35,20 +35,21 @@ INLINE void finish(float *out, const state *s, size_t dim) {
     }
 }
 
-// One query over the keys from `first` on.
+// One query over the keys from `first` on, but for `unseen` of them.
 INLINE void one_query(float *out, state *s, const float *q, const void *keys, const void *values,
-                      size_t first, size_t count, size_t dim, float scale, bool half) {
-    for (; first < count; first += KEY_BLOCK) {
+                      size_t first, size_t unseen, size_t count, size_t dim, float scale,
+                      bool half) {
+    for (; first < count; first += KEY_BLOCK, unseen = 0) {
         size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
-        one_block(out, s, q, keys, values, first * dim, block, dim, scale, half);
+        one_block(out, s, q, keys, values, first * dim, unseen, block, dim, scale, half);
     }
 }
 
-INLINE void attend(float *out, const float *q, const void *keys, const void *values, size_t count,
-                   size_t dim, float scale, bool half) {
+INLINE void attend(float *out, const float *q, const void *keys, const void *values,
+                   size_t unseen, size_t count, size_t dim, float scale, bool half) {
     state s;
     begin(out, &s, dim);
-    one_query(out, &s, q, keys, values, 0, count, dim, scale, half);
+    one_query(out, &s, q, keys, values, 0, unseen, count, dim, scale, half);
     finish(out, &s, dim);
 }
 
@@ -74,7 +75,7 @@ INLINE void attend_block(float *out, size_t out_stride, const float *q, size_t q
             four_block(out_at, states, q_at, keys, values, key * dim, dim, scale, half);
         }
         for (size_t h = 0; h < some; h++) {
-            one_query(out_at[h], &states[h], q_at[h], keys, values, key, count[h], dim, scale,
+            one_query(out_at[h], &states[h], q_at[h], keys, values, key, 0, count[h], dim, scale,
                       half);
             finish(out_at[h], &states[h], dim);
         }

@@ -74,13 +74,13 @@ INLINE float soften(state *s, float scores[KEY_BLOCK]) {
 }
 
 INLINE void one_block(float *out, state *s, const float *q, const void *keys, const void *values,
-                      size_t at, size_t block, size_t dim, float scale, bool half) {
+                      size_t at, size_t unseen, size_t block, size_t dim, float scale, bool half) {
     float weights[KEY_BLOCK];
-    // A missing key has score -inf, so weight 0, and never wins the maximum.
+    // A key that is missing or unseen has score -inf, so weight 0, and never wins the maximum.
     UNROLL for (int i = 0; i < KEY_BLOCK; i += 4) {
         vst1q_f32(weights + i, vdupq_n_f32(-__builtin_inff()));
     }
-    size_t j = 0;
+    size_t j = unseen;
     for (; j + KEYS <= block; j += KEYS) {
         score_keys(weights + j, KEYS, q, keys, at + j * dim, dim, scale, half);
     }
@@ -88,12 +88,14 @@ INLINE void one_block(float *out, state *s, const float *q, const void *keys, co
         score_keys(weights + j, 1, q, keys, at + j * dim, dim, scale, half);
     }
     float keep = soften(s, weights);
+    at += unseen * dim;
+    block -= unseen;
     size_t i = 0;
     for (; i + 64 <= dim; i += 64) {
-        mix(out + i, keep, weights, block, values, at + i, dim, 16, half);
+        mix(out + i, keep, weights + unseen, block, values, at + i, dim, 16, half);
     }
     for (; i < dim; i += LANES) {
-        mix(out + i, keep, weights, block, values, at + i, dim, 4, half);
+        mix(out + i, keep, weights + unseen, block, values, at + i, dim, 4, half);
     }
 }
 
@@ -156,14 +158,15 @@ INLINE void four_block(float *const *out, state *states, const float *const *q, 
     }
 }
 
-void gk_attend_f32_f32_f32_neon(float *out, const float *q, const float *keys,
-                                const float *values, size_t count, size_t dim, float scale) {
-    attend(out, q, keys, values, count, dim, scale, false);
+void gk_attend_f32_f32_f32_neon(float *out, const float *q, const float *keys, const float *values,
+                                size_t unseen, size_t count, size_t dim, float scale) {
+    attend(out, q, keys, values, unseen, count, dim, scale, false);
 }
 
 void gk_attend_f32_f32_f16_neon(float *out, const float *q, const uint16_t *keys,
-                                const uint16_t *values, size_t count, size_t dim, float scale) {
-    attend(out, q, keys, values, count, dim, scale, true);
+                                const uint16_t *values, size_t unseen, size_t count, size_t dim,
+                                float scale) {
+    attend(out, q, keys, values, unseen, count, dim, scale, true);
 }
 
 void gk_attends_f32_f32_f32_neon(float *out, size_t out_stride, const float *q, size_t q_stride,

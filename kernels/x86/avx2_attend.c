@@ -57,20 +57,20 @@ INLINE void mix(float *out, float keep, const float *weights, size_t count, kv_r
     }
 }
 
-INLINE void attend(float *out, const float *q, kv_rows keys, kv_rows values, size_t count,
-                   size_t dim, float scale) {
+INLINE void attend(float *out, const float *q, kv_rows keys, kv_rows values, size_t unseen,
+                   size_t count, size_t dim, float scale) {
     float max = -__builtin_inff(), total = 0.0f;
     for (size_t i = 0; i < dim; i += 8) {
         _mm256_storeu_ps(out + i, _mm256_setzero_ps());
     }
-    for (size_t first = 0; first < count; first += KEY_BLOCK) {
+    for (size_t first = 0; first < count; first += KEY_BLOCK, unseen = 0) {
         size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
         float weights[KEY_BLOCK] __attribute__((aligned(32)));
-        // A missing key has score -inf, so weight 0, and never wins the maximum.
+        // A key that is missing or unseen has score -inf, so weight 0, and never wins the maximum.
         UNROLL for (int i = 0; i < KEY_BLOCK; i += 8) {
             _mm256_store_ps(weights + i, _mm256_set1_ps(-__builtin_inff()));
         }
-        for (size_t j = 0; j < block; j++) {
+        for (size_t j = unseen; j < block; j++) {
             weights[j] = score(q, keys, (first + j) * dim, dim) * scale;
         }
         float new_max = max_score(weights, max);
@@ -84,12 +84,12 @@ INLINE void attend(float *out, const float *q, kv_rows keys, kv_rows values, siz
         }
         float sum = tree(_mm256_add_ps(w[0], w[2]), _mm256_add_ps(w[1], w[3]));
         total = total * keep + sum;
-        size_t i = 0;
+        size_t i = 0, seen = block - unseen, at = (first + unseen) * dim;
         for (; i + 64 <= dim; i += 64) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 8);
+            mix(out + i, keep, weights + unseen, seen, values, at + i, dim, 8);
         }
         for (; i < dim; i += LANES) {
-            mix(out + i, keep, weights, block, values, first * dim + i, dim, 2);
+            mix(out + i, keep, weights + unseen, seen, values, at + i, dim, 2);
         }
     }
     for (size_t i = 0; i < dim; i += 8) {
@@ -98,18 +98,21 @@ INLINE void attend(float *out, const float *q, kv_rows keys, kv_rows values, siz
     }
 }
 
-void gk_attend_f32_f32_f32_avx2(float *out, const float *q, const float *keys,
-                                const float *values, size_t count, size_t dim, float scale) {
-    attend(out, q, F32_ROWS(keys), F32_ROWS(values), count, dim, scale);
+void gk_attend_f32_f32_f32_avx2(float *out, const float *q, const float *keys, const float *values,
+                                size_t unseen, size_t count, size_t dim, float scale) {
+    attend(out, q, F32_ROWS(keys), F32_ROWS(values), unseen, count, dim, scale);
 }
 
 void gk_attend_f32_f32_f16_avx2(float *out, const float *q, const uint16_t *keys,
-                                const uint16_t *values, size_t count, size_t dim, float scale) {
-    attend(out, q, F16_ROWS(keys), F16_ROWS(values), count, dim, scale);
+                                const uint16_t *values, size_t unseen, size_t count, size_t dim,
+                                float scale) {
+    attend(out, q, F16_ROWS(keys), F16_ROWS(values), unseen, count, dim, scale);
 }
 
 void gk_attend_f32_f32_q8_avx2(float *out, const float *q, const int8_t *keys,
                                const float *key_scales, const int8_t *values,
-                               const float *value_scales, size_t count, size_t dim, float scale) {
-    attend(out, q, Q8_ROWS(keys, key_scales), Q8_ROWS(values, value_scales), count, dim, scale);
+                               const float *value_scales, size_t unseen, size_t count, size_t dim,
+                               float scale) {
+    attend(out, q, Q8_ROWS(keys, key_scales), Q8_ROWS(values, value_scales), unseen, count, dim,
+           scale);
 }

@@ -100,23 +100,29 @@ INLINE float soften(state *s, float *weights, __m512 s0, __m512 s1) {
     return keep;
 }
 
-// A block of up to 32 keys, from element `at` on, for one query.
+// A block of up to 32 keys but for the first `unseen`, from element `at` on, for one query.
 INLINE void one_block(float *out, state *s, const float *q, kv_rows keys, kv_rows values,
-                      size_t at, size_t block, size_t dim, float scale) {
+                      size_t at, size_t unseen, size_t block, size_t dim, float scale) {
+    const __m512 none = _mm512_set1_ps(-__builtin_inff());
     size_t rest = block > LANES ? block - LANES : 0;
+    uint32_t hidden = (1u << unseen) - 1;
     float weights[KEY_BLOCK] __attribute__((aligned(64)));
     __m512 s0 = scores(q, keys, at, block, dim, scale);
     __m512 s1 = scores(q, keys, at + LANES * dim, rest, dim, scale);
+    s0 = _mm512_mask_mov_ps(s0, (__mmask16)hidden, none);
+    s1 = _mm512_mask_mov_ps(s1, (__mmask16)(hidden >> LANES), none);
+    at += unseen * dim;
+    block -= unseen;
     float keep = soften(s, weights, s0, s1);
     size_t i = 0;
     for (; i + 128 <= dim; i += 128) {
-        mix(out + i, keep, weights, block, values, at + i, dim, 8);
+        mix(out + i, keep, weights + unseen, block, values, at + i, dim, 8);
     }
     for (; i + 64 <= dim; i += 64) {
-        mix(out + i, keep, weights, block, values, at + i, dim, 4);
+        mix(out + i, keep, weights + unseen, block, values, at + i, dim, 4);
     }
     for (; i < dim; i += LANES) {
-        mix(out + i, keep, weights, block, values, at + i, dim, 1);
+        mix(out + i, keep, weights + unseen, block, values, at + i, dim, 1);
     }
 }
 
@@ -134,38 +140,41 @@ INLINE void finish(float *out, const state *s, size_t dim) {
     }
 }
 
-// One query over the keys from `first` on.
+// One query over the keys from `first` on, but for `unseen` of them.
 INLINE void one_query(float *out, state *s, const float *q, kv_rows keys, kv_rows values,
-                      size_t first, size_t count, size_t dim, float scale) {
-    for (; first < count; first += KEY_BLOCK) {
+                      size_t first, size_t unseen, size_t count, size_t dim, float scale) {
+    for (; first < count; first += KEY_BLOCK, unseen = 0) {
         size_t block = count - first < KEY_BLOCK ? count - first : KEY_BLOCK;
-        one_block(out, s, q, keys, values, first * dim, block, dim, scale);
+        one_block(out, s, q, keys, values, first * dim, unseen, block, dim, scale);
     }
 }
 
-INLINE void attend(float *out, const float *q, kv_rows keys, kv_rows values, size_t count,
-                   size_t dim, float scale) {
+INLINE void attend(float *out, const float *q, kv_rows keys, kv_rows values, size_t unseen,
+                   size_t count, size_t dim, float scale) {
     state s;
     begin(out, &s, dim);
-    one_query(out, &s, q, keys, values, 0, count, dim, scale);
+    one_query(out, &s, q, keys, values, 0, unseen, count, dim, scale);
     finish(out, &s, dim);
 }
 
 void gk_attend_f32_f32_f32_avx512(float *out, const float *q, const float *keys,
-                                  const float *values, size_t count, size_t dim, float scale) {
-    attend(out, q, F32_ROWS(keys), F32_ROWS(values), count, dim, scale);
+                                  const float *values, size_t unseen, size_t count, size_t dim,
+                                  float scale) {
+    attend(out, q, F32_ROWS(keys), F32_ROWS(values), unseen, count, dim, scale);
 }
 
 void gk_attend_f32_f32_f16_avx512(float *out, const float *q, const uint16_t *keys,
-                                  const uint16_t *values, size_t count, size_t dim, float scale) {
-    attend(out, q, F16_ROWS(keys), F16_ROWS(values), count, dim, scale);
+                                  const uint16_t *values, size_t unseen, size_t count, size_t dim,
+                                  float scale) {
+    attend(out, q, F16_ROWS(keys), F16_ROWS(values), unseen, count, dim, scale);
 }
 
 void gk_attend_f32_f32_q8_avx512(float *out, const float *q, const int8_t *keys,
                                  const float *key_scales, const int8_t *values,
-                                 const float *value_scales, size_t count, size_t dim,
+                                 const float *value_scales, size_t unseen, size_t count, size_t dim,
                                  float scale) {
-    attend(out, q, Q8_ROWS(keys, key_scales), Q8_ROWS(values, value_scales), count, dim, scale);
+    attend(out, q, Q8_ROWS(keys, key_scales), Q8_ROWS(values, value_scales), unseen, count, dim,
+           scale);
 }
 
 // Scores of four queries with four keys each: query, then key.
@@ -266,7 +275,7 @@ INLINE void attend_block(float *out, size_t out_stride, const float *q, size_t q
             four_block(out_at, states, q_at, keys, values, key * dim, dim, scale);
         }
         for (size_t h = 0; h < some; h++) {
-            one_query(out_at[h], &states[h], q_at[h], keys, values, key, count[h], dim, scale);
+            one_query(out_at[h], &states[h], q_at[h], keys, values, key, 0, count[h], dim, scale);
             finish(out_at[h], &states[h], dim);
         }
     }

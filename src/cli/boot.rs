@@ -179,7 +179,8 @@ impl Booting<'_> {
         let weights = Weights::new(resident, shape, types);
         self.check_units(&weights)?;
         let rope = arena.carve(RegionId::Rope);
-        fill_rope_table(weights.rope_frequencies(), rope);
+        let factor = self.header.constants().attention_factor;
+        fill_rope_table(weights.rope_frequencies(), factor, rope);
         let slots = arena.carve(RegionId::Slots);
         let cache = Cache::new(arena.carve(RegionId::Table), arena.carve(RegionId::Owners));
         let dims = Dimensions {

@@ -103,6 +103,8 @@ struct ModelFile {
     output_bias: bool,
     #[serde(default)]
     ffn_bias: bool,
+    #[serde(default)]
+    window: u64,
     tokenizer_bytes: u64,
 }
 
@@ -281,6 +283,7 @@ impl ModelFile {
             activation,
             tied: self.tied,
             biases: Biases { qkv: self.qkv_bias, output: self.output_bias, ffn: self.ffn_bias },
+            window: self.window,
             tokenizer_bytes: self.tokenizer_bytes,
         })
     }

@@ -31,6 +31,9 @@ pub fn shape_toml(name: &str, shape: &Shape) -> String {
             text.push_str(" = true\n");
         }
     }
+    if shape.window > 0 {
+        writeln!(text, "window = {}", shape.window).expect("a string takes all");
+    }
     writeln!(text, "tokenizer_bytes = {}", shape.tokenizer_bytes).expect("a string takes all");
     text
 }

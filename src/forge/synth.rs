@@ -166,6 +166,9 @@ fn header(name: &str, s: &Shape, tensors: &[Tensor]) -> Vec<u8> {
     meta.number("llama.vocab_size", s.vocab);
     meta.float("llama.attention.layer_norm_rms_epsilon", 1e-5);
     meta.float("llama.rope.freq_base", 10_000.0);
+    if s.window > 0 {
+        meta.number("llama.attention.sliding_window", s.window);
+    }
     if s.is_routed() {
         meta.number("llama.expert_count", s.experts);
         meta.number("llama.expert_used_count", s.experts_used);

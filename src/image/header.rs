@@ -83,6 +83,8 @@ pub struct Constants {
     pub rms_eps: f32,
     /// Longest context the model was trained for.
     pub context_trained: u32,
+    /// What cos and sin of rotary positions are multiplied by: 1 but for YaRN.
+    pub attention_factor: f32,
 }
 
 /// The first 4 KiB of an image.
@@ -114,10 +116,14 @@ pub struct Header {
     /// See [`Biases::code`].
     biases: u32,
     sections: [Section; SECTIONS],
+    window: u32,
+    /// 0 where it is 1.
+    attention_factor: f32,
+    unused: [u32; 2],
     reserved: [[u8; 16]; RESERVED / 16],
 }
 
-const USED: usize = 8 + 4 * 4 + 8 + NAME_BYTES + 4 * 18 + 24 * SECTIONS;
+const USED: usize = 8 + 4 * 4 + 8 + NAME_BYTES + 4 * 18 + 24 * SECTIONS + 16;
 const RESERVED: usize = HEADER_BYTES - USED;
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
@@ -260,6 +266,10 @@ impl Header {
         header.rms_eps = constants.rms_eps;
         header.context_trained = constants.context_trained;
         header.biases = shape.biases.code();
+        header.window = shape.window as u32;
+        if constants.attention_factor != 1.0 {
+            header.attention_factor = constants.attention_factor;
+        }
         header.sections = section_table(shape, types);
         let last = header.sections[SECTIONS - 1];
         header.file_bytes = last.offset + last.bytes;
@@ -288,6 +298,11 @@ impl Header {
             return Err(HeaderError::Layout { found: header.layout });
         }
         let (shape, types) = (header.shape()?, header.types()?);
+        let factor = header.constants().attention_factor;
+        if !(factor.is_finite() && factor > 0.0) {
+            let found = u64::from(factor.to_bits());
+            return Err(HeaderError::Field { name: "attention factor", found });
+        }
         if header.file_bytes != file_bytes {
             return Err(HeaderError::FileBytes { wanted: header.file_bytes, found: file_bytes });
         }
@@ -329,7 +344,12 @@ impl Header {
 
     /// Scalars of the forward pass.
     pub fn constants(&self) -> Constants {
-        Constants { rms_eps: self.rms_eps, context_trained: self.context_trained }
+        let is_one = self.attention_factor == 0.0;
+        Constants {
+            rms_eps: self.rms_eps,
+            context_trained: self.context_trained,
+            attention_factor: if is_one { 1.0 } else { self.attention_factor },
+        }
     }
 
     /// The model's shape.
@@ -351,6 +371,7 @@ impl Header {
             activation,
             tied: self.tied != 0,
             biases,
+            window: u64::from(self.window),
             tokenizer_bytes: u64::from(self.tokenizer_bytes),
         };
         match shape.fault() {
@@ -389,6 +410,7 @@ impl Header {
             ("tokenizer_bytes", shape.tokenizer_bytes, own_shape.tokenizer_bytes),
             ("activation", code(shape.activation), code(own_shape.activation)),
             ("biases", u64::from(shape.biases.code()), u64::from(own_shape.biases.code())),
+            ("window", shape.window, own_shape.window),
         ];
         for (name, wanted, found) in pairs {
             if wanted != found {

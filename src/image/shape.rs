@@ -7,6 +7,8 @@ use super::geometry::{BLOCK_BYTES, Record, TAG_BYTES, WeightType, round_up};
 
 /// Most neurons: a table entry has 31 bits for a slot plus one.
 pub const NEURONS_MAX: u64 = (1 << 31) - 2;
+/// Largest window: the longest context of a plan.
+pub const WINDOW_MAX: u64 = 1 << 20;
 /// Most experts that may run for one token.
 pub const EXPERTS_USED_MAX: u64 = 16;
 
@@ -118,6 +120,8 @@ pub struct Shape {
     pub tied: bool,
     /// Biases of a layer's matrices.
     pub biases: Biases,
+    /// Keys that a position sees, the last of them its own; 0 where it sees all before it.
+    pub window: u64,
     /// Bytes of the packed tokenizer section.
     pub tokenizer_bytes: u64,
 }
@@ -169,6 +173,9 @@ impl Shape {
                 return Some((name, max, found));
             }
             i += 1;
+        }
+        if self.window > WINDOW_MAX {
+            return Some(("window", WINDOW_MAX, self.window));
         }
         if self.neurons() > NEURONS_MAX {
             return Some(("neurons", NEURONS_MAX, self.neurons()));

@@ -197,6 +197,7 @@ pub(super) unsafe fn attend(
     q8: Option<&AttendQ8>,
     q: &[f32],
     kv: KvView<'_>,
+    unseen: usize,
     scale: f32,
     out: &mut [f32],
 ) {
@@ -206,17 +207,19 @@ pub(super) unsafe fn attend(
     unsafe {
         match (kv, q8) {
             (KvView::F32 { keys, values }, _) => {
-                (c.attend_f32)(to, from, keys.as_ptr(), values.as_ptr(), count, dim, scale);
+                let (keys, values) = (keys.as_ptr(), values.as_ptr());
+                (c.attend_f32)(to, from, keys, values, unseen, count, dim, scale);
             }
             (KvView::F16 { keys, values }, _) => {
-                (c.attend_f16)(to, from, keys.as_ptr(), values.as_ptr(), count, dim, scale);
+                let (keys, values) = (keys.as_ptr(), values.as_ptr());
+                (c.attend_f16)(to, from, keys, values, unseen, count, dim, scale);
             }
             (KvView::Q8 { keys, values }, Some(c)) => {
                 let (k, ks) = (keys.codes.as_ptr(), keys.scales.as_ptr());
                 let (v, vs) = (values.codes.as_ptr(), values.scales.as_ptr());
-                (c.one)(to, from, k, ks, v, vs, count, dim, scale);
+                (c.one)(to, from, k, ks, v, vs, unseen, count, dim, scale);
             }
-            (KvView::Q8 { .. }, None) => twin::attend(q, kv, scale, out),
+            (KvView::Q8 { .. }, None) => twin::attend(q, kv, unseen, scale, out),
         }
     }
 }

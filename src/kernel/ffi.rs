@@ -68,13 +68,13 @@ kernels! {
     down_f16(sums: *mut i64, column: *const u8, a: f32, len: usize) -> bool:
         fn gk_down_i64_f16_f32_avx2, fn gk_down_i64_f16_f32_neon;
     /// Attention over f32 keys and values.
-    attend_f32(out: *mut f32, q: *const f32, keys: *const f32, values: *const f32, count: usize,
-               dim: usize, scale: f32) -> ():
+    attend_f32(out: *mut f32, q: *const f32, keys: *const f32, values: *const f32, unseen: usize,
+               count: usize, dim: usize, scale: f32) -> ():
         fn gk_attend_f32_f32_f32_avx2, fn gk_attend_f32_f32_f32_avx512,
         fn gk_attend_f32_f32_f32_neon;
     /// Attention over f16 keys and values.
-    attend_f16(out: *mut f32, q: *const f32, keys: *const u16, values: *const u16, count: usize,
-               dim: usize, scale: f32) -> ():
+    attend_f16(out: *mut f32, q: *const f32, keys: *const u16, values: *const u16, unseen: usize,
+               count: usize, dim: usize, scale: f32) -> ():
         fn gk_attend_f32_f32_f16_avx2, fn gk_attend_f32_f32_f16_avx512,
         fn gk_attend_f32_f32_f16_neon;
     /// exp in place.
@@ -166,7 +166,7 @@ kernels! {
     AttendQ8:
     /// One query head.
     one(out: *mut f32, q: *const f32, keys: *const i8, key_scales: *const f32, values: *const i8,
-        value_scales: *const f32, count: usize, dim: usize, scale: f32) -> ():
+        value_scales: *const f32, unseen: usize, count: usize, dim: usize, scale: f32) -> ():
         fn gk_attend_f32_f32_q8_avx2, fn gk_attend_f32_f32_q8_avx512;
 }
 

@@ -31,6 +31,7 @@ pub use batch::{
 pub use isa::Isa;
 pub use kv::{KvView, Q8Rows, quantize_groups};
 pub use select::{Candidate, top_k_room};
+pub use twin::KEY_BLOCK;
 
 use crate::image::ActivationFn;
 use crate::image::geometry::{GROUP, LANES, WeightType, padded_groups, padded_len};
@@ -407,15 +408,16 @@ impl Kernels {
 
     /// Attention of one query head over `n >= 1` cached keys and values of its head; `q` and `out`
     /// have head_dim values, a multiple of 16, or of 32 where keys and values are q8. Softmax runs
-    /// over blocks of 32 keys.
-    pub fn attend(&self, q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
+    /// over blocks of [`KEY_BLOCK`] keys; the first `unseen` of them, less than a block, are as if
+    /// they were not there.
+    pub fn attend(&self, q: &[f32], kv: KvView<'_>, unseen: usize, scale: f32, out: &mut [f32]) {
         assert!(!q.is_empty() && (q.len() as u64).is_multiple_of(LANES) && out.len() == q.len());
-        assert!(kv.rows(q.len()).is_some_and(|rows| rows > 0));
+        assert!(kv.rows(q.len()).is_some_and(|rows| rows > unseen) && unseen < KEY_BLOCK);
         let q8 = self.attend_q8.as_ref();
         match &self.bodies {
-            None => twin::attend(q, kv, scale, out),
+            None => twin::attend(q, kv, unseen, scale, out),
             // SAFETY: lengths are checked above; the CPU has this table.
-            Some(bodies) => unsafe { fast::attend(bodies, q8, q, kv, scale, out) },
+            Some(bodies) => unsafe { fast::attend(bodies, q8, q, kv, unseen, scale, out) },
         }
     }
 
@@ -455,7 +457,7 @@ impl Kernels {
                     let queries = q[position * q_stride..][..width].chunks_exact(head_dim);
                     let heads = out.token(position).chunks_exact_mut(head_dim);
                     for (q, out) in queries.zip(heads) {
-                        self.attend(q, seen, scale, out);
+                        self.attend(q, seen, 0, scale, out);
                     }
                 }
             }

@@ -16,7 +16,7 @@ use half::f16;
 const GROUP_LEN: usize = GROUP as usize;
 const LANE_COUNT: usize = LANES as usize;
 /// Keys of one softmax step.
-pub(super) const KEY_BLOCK: usize = 32;
+pub const KEY_BLOCK: usize = 32;
 /// A group whose largest magnitude is below this counts as zero (2^-100): 127 / amax stays finite
 /// and the scale stays normal.
 pub(super) const AMAX_MIN: f32 = power_of_two(-100);
@@ -167,7 +167,7 @@ fn column_code(ty: WeightType, column: &[u8], len: usize, index: usize) -> i32 {
     (i32::from(code) - 8) * i32::from(sub_scale)
 }
 
-pub(super) fn attend(q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
+pub(super) fn attend(q: &[f32], kv: KvView<'_>, mut unseen: usize, scale: f32, out: &mut [f32]) {
     let dim = q.len();
     let keys = kv.len() / dim;
     let mut max = f32::NEG_INFINITY;
@@ -178,7 +178,7 @@ pub(super) fn attend(q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
         let mut weights = [0.0; KEY_BLOCK];
         let old_max = max;
         let weights = &mut weights[..count];
-        for (j, score) in weights.iter_mut().enumerate() {
+        for (j, score) in weights.iter_mut().enumerate().skip(unseen) {
             let key = (first + j) * dim;
             *score = dot_f32(q, |index| kv.key(key + index)) * scale;
             max = if *score > max { *score } else { max };
@@ -186,17 +186,18 @@ pub(super) fn attend(q: &[f32], kv: KvView<'_>, scale: f32, out: &mut [f32]) {
         // Minus infinity before the first block, so nothing is kept of the zeros.
         let keep = math::exp(old_max - max);
         let mut partials = [0.0; LANE_COUNT];
-        for (j, weight) in weights.iter_mut().enumerate() {
+        for (j, weight) in weights.iter_mut().enumerate().skip(unseen) {
             *weight = math::exp(*weight - max);
             partials[j % LANE_COUNT] += *weight;
         }
         total = total * keep + tree(&partials);
         for (index, out) in out.iter_mut().enumerate() {
             *out *= keep;
-            for (j, weight) in weights.iter().enumerate() {
+            for (j, weight) in weights.iter().enumerate().skip(unseen) {
                 *out += weight * kv.value((first + j) * dim + index);
             }
         }
+        unseen = 0;
     }
     for out in out {
         *out /= total;

@@ -45,8 +45,8 @@ impl Model<'_> {
         tail[..padded_len(query_dim as u64) as usize - query_dim].fill(0.0);
         let (kernels, kv) = (self.kernels, &self.kv);
         self.lead.chunks(heads, head_dim, &|first, out| {
-            let rows = kv.view(layer, first / head_dim / group, position + 1);
-            kernels.attend(&query[first..first + head_dim], rows, scale, out);
+            let (rows, unseen) = kv.seen(layer, first / head_dim / group, position);
+            kernels.attend(&query[first..first + head_dim], rows, unseen, scale, out);
         });
     }
 

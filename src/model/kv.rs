@@ -4,7 +4,7 @@
 
 use crate::image::Shape;
 use crate::image::geometry::GROUP;
-use crate::kernel::{Kernels, KvView, Q8Rows, quantize_groups};
+use crate::kernel::{KEY_BLOCK, Kernels, KvView, Q8Rows, quantize_groups};
 use crate::plan::KvType;
 use core::ops::Range;
 
@@ -17,6 +17,8 @@ pub struct KvCache<'a> {
     kv_heads: usize,
     context: usize,
     head_dim: usize,
+    /// Keys that a position sees.
+    window: usize,
 }
 
 impl<'a> KvCache<'a> {
@@ -29,7 +31,9 @@ impl<'a> KvCache<'a> {
         context: usize,
     ) -> KvCache<'a> {
         let (layers, kv_heads) = (shape.layers as usize, shape.kv_heads as usize);
-        KvCache { keys, values, kind, layers, kv_heads, context, head_dim: shape.head_dim as usize }
+        let head_dim = shape.head_dim as usize;
+        let window = if shape.window == 0 { context } else { shape.window as usize };
+        KvCache { keys, values, kind, layers, kv_heads, context, head_dim, window }
     }
 
     /// Stores the key and value of `position`, kv_heads rows of head_dim each.
@@ -63,10 +67,23 @@ impl<'a> KvCache<'a> {
         }
     }
 
-    /// The first `positions` rows of a head.
-    pub fn view(&self, layer: usize, kv_head: usize, positions: usize) -> KvView<'_> {
+    /// Whether `position` sees every position before it.
+    pub fn sees_all(&self, position: usize) -> bool {
+        position < self.window
+    }
+
+    /// The rows of a head that `position` sees. They start with a block of keys, so that the same
+    /// keys share a block at every position: the count is of those before the first one seen.
+    pub fn seen(&self, layer: usize, kv_head: usize, position: usize) -> (KvView<'_>, usize) {
+        let first = (position + 1).saturating_sub(self.window);
+        let start = first / KEY_BLOCK * KEY_BLOCK;
+        (self.view(layer, kv_head, start..position + 1), first - start)
+    }
+
+    /// Rows of a head, by position.
+    pub fn view(&self, layer: usize, kv_head: usize, positions: Range<usize>) -> KvView<'_> {
         let first = self.first_row(layer, kv_head);
-        let at = first * self.head_dim..(first + positions) * self.head_dim;
+        let at = (first + positions.start) * self.head_dim..(first + positions.end) * self.head_dim;
         let (keys, values) = (&*self.keys, &*self.values);
         match self.kind {
             KvType::Half => KvView::F16 { keys: part_of(keys, &at), values: part_of(values, &at) },

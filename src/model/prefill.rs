@@ -104,9 +104,22 @@ impl Model<'_> {
                     (0..block.tokens()).for_each(|line| block.token(line).fill(0.0));
                     continue;
                 }
-                let rows = kv.view(layer, first / group, chunk.position + token + block.tokens());
                 let query = &qkv[token * qkv_dim + first..];
-                kernels.attend_block(query, qkv_dim, head_dim, rows, scale, &mut block);
+                let (position, kv_head) = (chunk.position + token, first / group);
+                let end = position + block.tokens();
+                if kv.sees_all(end - 1) {
+                    let rows = kv.view(layer, kv_head, 0..end);
+                    kernels.attend_block(query, qkv_dim, head_dim, rows, scale, &mut block);
+                    continue;
+                }
+                // Where a window ends, positions start at different keys.
+                for (line, position) in (position..end).enumerate() {
+                    let (rows, unseen) = kv.seen(layer, kv_head, position);
+                    let queries = query[line * qkv_dim..][..group].chunks_exact(head_dim);
+                    for (q, out) in queries.zip(block.token(line).chunks_exact_mut(head_dim)) {
+                        kernels.attend(q, rows, unseen, scale, out);
+                    }
+                }
             }
         });
     }

@@ -14,7 +14,7 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
     writeln!(
         out,
         "          {} layers, hidden {}, {} heads / {} kv of {}, {} experts (top {}) of {} \
-         neurons, vocab {}",
+         neurons, vocab {}{}",
         s.layers,
         s.hidden,
         s.heads,
@@ -23,7 +23,8 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
         s.experts,
         s.experts_used,
         s.ff,
-        s.vocab
+        s.vocab,
+        Window(s.window)
     )?;
     writeln!(
         out,
@@ -59,6 +60,18 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
     writeln!(out)?;
     regions(plan, out)?;
     sums(plan, out)
+}
+
+/// The keys that a position sees, where that is not all of them.
+struct Window(u64);
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            keys => write!(f, ", a window of {keys} keys (those before it stay in memory)"),
+        }
+    }
 }
 
 fn regions(plan: &Plan, out: &mut dyn Write) -> fmt::Result {

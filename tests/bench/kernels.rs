@@ -314,7 +314,7 @@ impl Bench {
             let work = (bytes, 2 * dim * keys);
             self.add(name, ("head", times), work, move |thread, threads| {
                 for _ in share(times, thread, threads) {
-                    kernels.attend(q, view, 0.1, black_box(&mut out.of(thread)[..dim]));
+                    kernels.attend(q, view, 0, 0.1, black_box(&mut out.of(thread)[..dim]));
                 }
             });
         }

@@ -22,12 +22,14 @@ fn shape() -> Shape {
         activation: ActivationFn::DRelu,
         tied: true,
         biases: Biases::NONE,
+        window: 0,
         tokenizer_bytes: 5000,
     }
 }
 
 const TYPES: Types = Types { records: Q4, resident: Q8, head: F16, embedding: Q8 };
-const CONSTANTS: Constants = Constants { rms_eps: 1e-5, context_trained: 2048 };
+const CONSTANTS: Constants =
+    Constants { rms_eps: 1e-5, context_trained: 2048, attention_factor: 1.25 };
 
 fn header() -> Header {
     let mut header = Header::new("a model", &shape(), &TYPES, CONSTANTS);
@@ -144,6 +146,18 @@ fn each_wrong_header_has_its_reason() {
         }
     }
     assert_eq!(changed(20, 9), HeaderError::Field { name: "activation", found: 9 });
+    assert_eq!(changed(164, 8), HeaderError::Field { name: "biases", found: 8 });
+    let window = 168 + 5 * 24;
+    assert_eq!(
+        changed(window, u32::MAX),
+        HeaderError::Field { name: "window", found: 0xffff_ffff }
+    );
+    for factor in [f32::NAN, f32::INFINITY, -1.0] {
+        let found = factor.to_bits();
+        let name = "attention factor";
+        let error = changed(window + 4, found);
+        assert_eq!(error, HeaderError::Field { name, found: u64::from(found) });
+    }
     assert_eq!(changed(140, 3), HeaderError::Field { name: "record type", found: 3 });
 }
 
@@ -155,6 +169,7 @@ fn an_image_of_another_model_is_told_by_field() {
         ("heads", Shape { heads: 8, ..shape }),
         ("experts_used", Shape { experts_used: 3, ..shape }),
         ("tied", Shape { tied: false, ..shape }),
+        ("window", Shape { window: 32, ..shape }),
         ("biases", Shape { biases: Biases { qkv: true, ..Biases::NONE }, ..shape }),
         ("tokenizer_bytes", Shape { tokenizer_bytes: 5001, ..shape }),
     ];

@@ -32,6 +32,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
             activation: ActivationFn::DRelu,
             tied,
             biases: Biases { qkv, output, ffn: ffn_bias && experts == 1 },
+            window: 0,
             tokenizer_bytes,
         }
     })

@@ -6,6 +6,7 @@
 
 use super::{Keys, ModelFileError};
 use crate::forge::gguf::Gguf;
+use crate::image::shape::WINDOW_MAX;
 use crate::image::{ActivationFn, Biases, Shape};
 
 /// Whether files of a family have a tensor.
@@ -69,7 +70,7 @@ pub const FAMILIES: [Family; 4] = [
 const NAMES: &str = "the families llama, mistral, mixtral and qwen2";
 
 /// Keys behind the architecture's name that are read, here or in `rope`.
-const READ: [&str; 22] = [
+const READ: [&str; 23] = [
     "block_count",
     "context_length",
     "embedding_length",
@@ -79,6 +80,7 @@ const READ: [&str; 22] = [
     "attention.key_length",
     "attention.value_length",
     "attention.layer_norm_rms_epsilon",
+    "attention.sliding_window",
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scale_linear",
@@ -153,6 +155,7 @@ impl Family {
             activation: activation(gguf)?,
             tied: gguf.opt_tensor("output.weight").is_none(),
             biases: self.biases(gguf),
+            window: window(keys)?,
             tokenizer_bytes,
         })
     }
@@ -183,4 +186,10 @@ fn activation(gguf: &Gguf) -> Result<ActivationFn, ModelFileError> {
         found: found.into(),
         wanted: ActivationFn::NAMES,
     })
+}
+
+/// The keys that a position sees, 0 where that is all: as many as any plan has, or no key.
+fn window(keys: &Keys<'_>) -> Result<u64, ModelFileError> {
+    let window = keys.opt_number("attention.sliding_window")?.unwrap_or(0);
+    Ok(if window > WINDOW_MAX { 0 } else { window })
 }

@@ -122,6 +122,7 @@ impl ModelFile {
         let constants = Constants {
             rms_eps: gguf.f32(&keys.name("attention.layer_norm_rms_epsilon"))?,
             context_trained: gguf.u32(&keys.name("context_length"))?,
+            attention_factor: rope.attention_factor,
         };
         let model = ModelFile { gguf, name, family, shape, constants, tokenizer, rope };
         model.check_tensors()?;

@@ -1,7 +1,7 @@
 //! Attention.
 
 use super::*;
-use crate::kernel::{Columns, KvView, Q8Rows, quantize_groups};
+use crate::kernel::{Columns, KEY_BLOCK, KvView, Q8Rows, quantize_groups};
 
 const DIMS: [usize; 7] = [16, 32, 48, 64, 80, 128, 256];
 
@@ -49,12 +49,12 @@ impl Cache {
     }
 }
 
-fn compare(q: &[f32], view: KvView<'_>, scale: f32, what: &str) {
+fn compare(q: &[f32], view: KvView<'_>, unseen: usize, scale: f32, what: &str) {
     let (mut twin, mut fast) = (vec![0.0; q.len()], Guarded::new(q.len()));
-    Kernels::twin().attend(q, view, scale, &mut twin);
+    Kernels::twin().attend(q, view, unseen, scale, &mut twin);
     for kernels in fast_tables() {
         fast.fill(f32::NAN);
-        kernels.attend(q, view, scale, &mut fast);
+        kernels.attend(q, view, unseen, scale, &mut fast);
         assert_same(&twin, &fast, &format!("{} {what}", kernels.isa().name()));
     }
 }
@@ -69,7 +69,11 @@ fn attention_matches_the_twin_bit_for_bit() {
             let cache = Cache::new(&mut rng, keys, dim, pattern);
             for view in cache.views() {
                 for scale in [0.125, 1.0, 40.0] {
-                    compare(&q, view, scale, &format!("seed {seed} keys {keys} {pattern:?}"));
+                    let unseen = [0, rng.below(keys.min(KEY_BLOCK))];
+                    for unseen in unseen {
+                        let what = format!("seed {seed} keys {keys} but {unseen} {pattern:?}");
+                        compare(&q, view, unseen, scale, &what);
+                    }
                 }
             }
         }
@@ -94,7 +98,7 @@ fn blocks_of_queries_match_single_ones() {
                     let (position, head) = (query / group, query % group);
                     let q = &q[position * (width + gap) + head * dim..][..dim];
                     let seen = view.first((keys - positions + 1 + position) * dim);
-                    Kernels::twin().attend(q, seen, 0.25, out);
+                    Kernels::twin().attend(q, seen, 0, 0.25, out);
                 }
                 for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
                     let mut out = Guarded::new(positions * width);
@@ -120,7 +124,8 @@ fn odd_scores_match_the_twin() {
             cache.keys[at * dim] = bad;
             cache.scales[0][at] = bad;
             for view in [cache.views()[0], cache.views()[2]] {
-                compare(&q, view, 0.5, &format!("{bad} at key {at}"));
+                compare(&q, view, 0, 0.5, &format!("{bad} at key {at}"));
+                compare(&q, view, 31, 0.5, &format!("{bad} at key {at} but 31"));
             }
         }
     }
@@ -135,21 +140,44 @@ fn the_twin_is_near_softmax_in_f64() {
             let cache = Cache::new(&mut rng, keys, dim, Pattern::Normal);
             let scale = 1.0 / (dim as f32).sqrt();
             let mut out = vec![0.0; dim];
-            Kernels::twin().attend(&q, cache.views()[0], scale, &mut out);
+            // Some of them unseen: as if they were not there.
+            let unseen = rng.below(keys.min(KEY_BLOCK));
+            Kernels::twin().attend(&q, cache.views()[0], unseen, scale, &mut out);
             let score = |key: &[f32]| -> f64 {
                 let products = q.iter().zip(key).map(|(q, k)| f64::from(*q) * f64::from(*k));
                 products.sum::<f64>() * f64::from(scale)
             };
-            let scores: Vec<f64> = cache.keys.chunks(dim).map(score).collect();
+            let scores: Vec<f64> = cache.keys.chunks(dim).skip(unseen).map(score).collect();
             let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp()).collect();
             let total: f64 = weights.iter().sum();
             for (i, out) in out.iter().enumerate() {
-                let rows = cache.values.chunks(dim).zip(&weights);
+                let rows = cache.values.chunks(dim).skip(unseen).zip(&weights);
                 let expected: f64 = rows.map(|(row, w)| f64::from(row[i]) * w).sum::<f64>() / total;
                 let error = (f64::from(*out) - expected).abs();
                 assert!(error < 2e-5, "seed {seed} keys {keys} dim {dim}: {out} {expected}");
             }
+        }
+    }
+}
+
+/// Keys that are not seen may hold anything, in part of a block or in most of it.
+#[test]
+fn unseen_keys_are_as_if_they_were_not_there() {
+    let mut rng = Rng::new(1050);
+    for (unseen, keys) in [(1, 2), (7, 40), (16, 17), (20, 31), (31, 32), (31, 96)] {
+        let dim = 64;
+        let q = floats(&mut rng, dim, Pattern::Normal);
+        let mut cache = Cache::new(&mut rng, keys, dim, Pattern::Normal);
+        let mut found = [vec![0.0; dim], vec![0.0; dim]];
+        for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
+            for (fill, found) in [0.5, f32::NAN].into_iter().zip(&mut found) {
+                cache.keys[..unseen * dim].fill(fill);
+                cache.values[..unseen * dim].fill(fill);
+                kernels.attend(&q, cache.views()[0], unseen, 0.1, found);
+            }
+            assert!(found[0].iter().all(|x| x.is_finite()), "{unseen} of {keys}");
+            assert_eq!(found[0], found[1], "{} {unseen} of {keys}", kernels.isa().name());
         }
     }
 }
@@ -162,7 +190,7 @@ fn a_single_key_gives_its_value() {
     let cache = Cache::new(&mut rng, 1, 64, Pattern::Normal);
     for kernels in [Kernels::twin()].into_iter().chain(fast_tables()) {
         let mut out = vec![f32::NAN; 64];
-        kernels.attend(&q, cache.views()[0], 1e6, &mut out);
+        kernels.attend(&q, cache.views()[0], 0, 1e6, &mut out);
         assert_eq!(out, cache.values[..]);
     }
 }
@@ -209,7 +237,8 @@ fn q8_rows_stand_for_scale_times_code() {
     };
     let (keys, values) = (floats(0), floats(1));
     let (mut wanted, mut found) = (vec![0.0; dim], vec![0.0; dim]);
-    Kernels::twin().attend(&q, KvView::F32 { keys: &keys, values: &values }, 0.1, &mut wanted);
-    Kernels::twin().attend(&q, cache.views()[2], 0.1, &mut found);
+    let floats = KvView::F32 { keys: &keys, values: &values };
+    Kernels::twin().attend(&q, floats, 5, 0.1, &mut wanted);
+    Kernels::twin().attend(&q, cache.views()[2], 5, 0.1, &mut found);
     assert_eq!(wanted, found);
 }
