@@ -10,10 +10,9 @@ use crate::sys::Claims;
 
 /// Active neurons a worker gathers before it adds their columns.
 const BATCH: usize = CLUSTER as usize;
-/// Bytes of records that a pass takes where every neuron counts: about a first-level cache.
-const NEAR_BYTES: usize = 40 << 10;
-/// Most records of such a pass.
-const FEW: usize = 16;
+/// Records of a pass where every neuron counts: with as many that come in meanwhile, about a
+/// first-level cache.
+const FEW: usize = 8;
 
 /// One thread's sums.
 pub struct Worker<'s> {
@@ -182,11 +181,10 @@ impl<'t> Task<'t> {
         run: Records<'b>,
     ) -> Result<(), ClusterError> {
         let (weight, x) = (self.shelf.dims.weight, self.input.x);
-        let few = (NEAR_BYTES / run.stride() / 8 * 8).clamp(8, FEW);
-        for first in (0..run.count).step_by(few) {
-            let part = run.part(first, few.min(run.count - first));
+        for first in (0..run.count).step_by(FEW) {
+            let part = run.part(first, FEW.min(run.count - first));
             let records = part.list::<FEW>(0..part.count);
-            let next = part.list::<FEW>(part.count..part.count + few);
+            let next = part.list::<FEW>(part.count..part.count + FEW);
             let (soon, later) = Soon::in_two(&next, part.stride());
             let (mut gates, mut ups) = ([0.0; FEW], [0.0; FEW]);
             let (gates, ups) = (&mut gates[..part.count], &mut ups[..part.count]);

@@ -81,8 +81,8 @@ impl<'a> Soon<'a> {
     pub fn in_two(places: &'a [&'a [u8]], bytes: usize) -> (Soon<'a>, Soon<'a>) {
         assert!(places.len() <= PLACES_MAX);
         let last = places.len() * bytes.div_ceil(LINE_BYTES);
-        // Measured: the first pass waits for memory more.
-        let middle = last * 2 / 5;
+        // Measured on two threads: asking in the longer pass leaves the gates' its own lines.
+        let middle = last / 5;
         (
             Soon { places, bytes, first: 0, last: middle },
             Soon { places, bytes, first: middle, last },

@@ -7,10 +7,8 @@ use ganglion::image::{ActivationFn, Record, WeightType};
 use ganglion::kernel::{Accumulator, Activation, DownItem, Kernels, Soon, accumulator_len};
 use std::hint::black_box;
 
-/// Bytes of records of a pass.
-const NEAR_BYTES: usize = 40 << 10;
-/// Most records of a pass.
-const FEW: usize = 16;
+/// Records of a pass, as the workshop's.
+const FEW: usize = 8;
 
 /// Records of one layer, slot after slot.
 #[derive(Clone, Copy)]
@@ -54,13 +52,12 @@ impl Layer {
 
     /// The neurons of a thread's share of `list`, nothing else.
     pub fn run(&self, list: &[usize], out: &Outputs, thread: usize, threads: usize) {
-        let few = (NEAR_BYTES / self.slot_bytes() / 8 * 8).clamp(8, FEW);
         let mut sums = self.sums(out, thread);
         let list = &list[share(list.len(), thread, threads)];
-        for first in (0..list.len()).step_by(few) {
-            let end = list.len().min(first + few);
+        for first in (0..list.len()).step_by(FEW) {
+            let end = list.len().min(first + FEW);
             let records = self.records(&list[first..end]);
-            let next = self.records(&list[end..list.len().min(end + few)]);
+            let next = self.records(&list[end..list.len().min(end + FEW)]);
             let (soon, later) = Soon::in_two(&next, self.slot_bytes());
             let (mut gates, mut ups) = ([0.0; FEW], [0.0; FEW]);
             let (gates, ups) = (&mut gates[..records.len()], &mut ups[..records.len()]);
