@@ -163,7 +163,7 @@ fn q8_0(scale: [u8; 2], first: [u8; 4]) -> Vec<u8> {
     block
 }
 
-/// One key of each type and one tensor of each readable type, plus a Q6_K.
+/// One key of each type and one tensor of each readable type, plus a Q2_K.
 fn small() -> Writer {
     let floats: Vec<u8> = (0..12u8).flat_map(|value| f32::from(value).to_le_bytes()).collect();
     // f16 1.0 is 0x3c00, 0.5 is 0x3800, -2.0 is 0xc000.
@@ -194,7 +194,7 @@ fn small() -> Writer {
         .tensor("halves", &[4], 1, halves)
         .tensor("eights", &[32, 2], 8, eights)
         .tensor("fours", &[32, 1, 2], 2, fours.concat())
-        .tensor("sixes", &[256], 14, vec![0; 210])
+        .tensor("twos", &[256], 10, vec![0; 84])
 }
 
 fn opened(writer: &Writer) -> Gguf {
@@ -302,14 +302,14 @@ fn reads_outside_a_tensor_are_refused() {
 #[test]
 fn unreadable_types_are_named_when_asked_for() {
     let gguf = opened(&small());
-    let sixes = gguf.tensor("sixes").unwrap();
-    assert_eq!(sixes.bytes, 210);
-    let error = gguf.rows_f32(sixes, 0, 1).unwrap_err();
-    assert!(matches!(error.fault, Fault::UnreadableType { kind: "Q6_K", .. }));
-    assert!(error.to_string().contains("convert it to F32, F16, Q8_0 or Q4_0"));
-    let mut raw = [1; 210];
-    gguf.read_raw(sixes, 0, &mut raw).unwrap();
-    assert_eq!(raw, [0; 210]);
+    let twos = gguf.tensor("twos").unwrap();
+    assert_eq!(twos.bytes, 84);
+    let error = gguf.rows_f32(twos, 0, 1).unwrap_err();
+    assert!(matches!(error.fault, Fault::UnreadableType { kind: "Q2_K", .. }));
+    assert!(error.to_string().contains("convert the model to F32, F16, BF16, Q4_0, Q4_1, Q5_0"));
+    let mut raw = [1; 84];
+    gguf.read_raw(twos, 0, &mut raw).unwrap();
+    assert_eq!(raw, [0; 84]);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn truncation_at_every_byte() {
     }
     let last = fault_of(&bytes[..bytes.len() - 1]).to_string();
     let wanted = format!(
-        "file incomplete: it has {} bytes, tensor \"sixes\" needs {}; fetch the file again",
+        "file incomplete: it has {} bytes, tensor \"twos\" needs {}; fetch the file again",
         bytes.len() - 1,
         bytes.len()
     );
@@ -345,9 +345,9 @@ fn a_file_cut_after_opening_is_an_error() {
     let scratch = Scratch::new(&bytes);
     let gguf = Gguf::open(&scratch.0).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&scratch.0).unwrap();
-    file.set_len(bytes.len() as u64 - 100).unwrap();
-    let mut raw = [0; 210];
-    let error = gguf.read_raw(gguf.tensor("sixes").unwrap(), 0, &mut raw).unwrap_err();
+    file.set_len(bytes.len() as u64 - 50).unwrap();
+    let mut raw = [0; 84];
+    let error = gguf.read_raw(gguf.tensor("twos").unwrap(), 0, &mut raw).unwrap_err();
     assert!(matches!(error.fault, Fault::Truncated { .. }), "{error}");
 }
 

@@ -67,11 +67,11 @@ pub enum Fault {
     TooLarge { tensor: String, dims: Vec<u64> },
     #[error("a row of {tensor} has {found} values, wanted a multiple of {wanted} for {kind}")]
     RowBlocks { tensor: String, found: u64, wanted: u64, kind: &'static str },
-    #[error("tensor {tensor} has the unknown type {id}; convert it to F16, Q8_0 or Q4_0")]
+    #[error("tensor {tensor} has the unknown type {id}; convert it to F16, Q8_0 or Q4_K")]
     UnknownType { tensor: String, id: u32 },
     #[error(
         "tensor {tensor} is {kind}, which this version does not read; \
-         convert it to F32, F16, Q8_0 or Q4_0"
+         convert the model to F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K or Q6_K"
     )]
     UnreadableType { tensor: String, kind: &'static str },
     #[error("tensor {tensor} starts at {found}, wanted a multiple of {wanted}; convert again")]

@@ -8,6 +8,7 @@
 //! blocks.
 //! Versions 2 and 3, little-endian.
 
+mod dequantise;
 mod error;
 mod parse;
 mod types;
@@ -212,7 +213,7 @@ impl Gguf {
         for out in out.chunks_mut(elements * blocks) {
             let raw = &mut raw[..out.len() / elements * size];
             self.read_raw(tensor, offset, raw)?;
-            types::dequantise(tensor.kind, raw, out);
+            dequantise::dequantise(tensor.kind, raw, out);
             offset += raw.len() as u64;
         }
         Ok(())
