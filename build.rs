@@ -23,6 +23,8 @@ mod forge {
     pub mod model;
     pub mod pack;
     pub mod quantize;
+    #[path = "source/mod.rs"]
+    pub mod source;
     pub mod tokenizer;
     pub mod verify;
 }

@@ -140,7 +140,7 @@ fn model_files_that_are_not_sound() {
     let gguf = Gguf::open(&model).unwrap();
     let third_row = |name: &str| {
         let tensor = gguf.tensor(name).unwrap();
-        tensor.offset + 2 * tensor.row_bytes()
+        tensor.pieces[0].offset + 2 * tensor.row_bytes()
     };
     let (query, up) = (third_row("blk.3.attn_q.weight"), third_row("blk.1.ffn_up_exps.weight"));
     let norm = find("blk.0.ffn_norm.weight") - "ffn_norm.weight".len() as u64;

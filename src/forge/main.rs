@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand, ValueEnum};
 use ganglion::forge::inputs::{self, byte_count};
 use ganglion::forge::model::ModelFile;
+use ganglion::forge::open::open_model;
 use ganglion::forge::pack::{Packed, pack};
 use ganglion::forge::shape::shape_toml;
 use ganglion::forge::synth::{SynthType, synth};
@@ -31,7 +32,7 @@ enum Command {
     /// Print the plans/models/*.toml of a model file.
     #[command(after_help = "Example:\n  ganglion-forge shape model.gguf > plans/models/NAME.toml")]
     Shape {
-        /// The model, a GGUF file.
+        /// The model: a GGUF file (any shard of a split one) or a folder of safetensors.
         model: PathBuf,
         /// Print JSON.
         #[arg(long)]
@@ -40,7 +41,7 @@ enum Command {
     /// Pack a model file into an image.
     #[command(after_help = "Example:\n  ganglion-forge pack model.gguf model.image --type q8")]
     Pack {
-        /// The model, a GGUF file.
+        /// The model: a GGUF file (any shard of a split one) or a folder of safetensors.
         model: PathBuf,
         /// The image to make.
         image: PathBuf,
@@ -211,7 +212,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
 fn run(command: Command) -> Result<String> {
     match command {
         Command::Shape { model, json } => {
-            let model = ModelFile::open(&model)?;
+            let model = open_model(&model)?;
             Ok(shape_text(&model, json))
         }
         Command::Pack { model, image, weights, resident, head, embedding, json } => {
@@ -267,7 +268,7 @@ fn shape_text(model: &ModelFile, json: bool) -> String {
 }
 
 fn pack_command(model: &Path, image: &Path, types: &Types, json: bool) -> Result<String> {
-    let model = ModelFile::open(model)?;
+    let model = open_model(model)?;
     let bar = progress_bar();
     let packed = pack(&model, types, image, &mut |done, all| {
         bar.set_length(all);

@@ -3,7 +3,8 @@
 //! `ganglion-forge` is its one binary; build.rs compiles the parts it needs from the same files.
 //!
 //! ```text
-//! SHAPE   gguf::Gguf -> model::ModelFile -> plans/models/NAME.toml
+//! OPEN    gguf or safetensors -> source::Source -> model::ModelFile
+//! SHAPE   model::ModelFile -> plans/models/NAME.toml
 //! PACK    model::ModelFile -> quantize -> pack -> verify
 //! PLAN    inputs::read -> plan::solve -> emit (build.rs) or a report
 //! ```
@@ -13,9 +14,12 @@ pub mod emit;
 pub mod gguf;
 pub mod inputs;
 pub mod model;
+pub mod open;
 pub mod pack;
 pub mod quantize;
+pub mod safetensors;
 pub mod shape;
+pub mod source;
 pub mod synth;
 pub mod tokenizer;
 pub mod verify;

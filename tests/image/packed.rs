@@ -208,7 +208,8 @@ fn quantised_demo(kind: GgmlType, path: &Path) {
         let content = if replaced {
             random_blocks(kind, tensor.rows() * tensor.row_elements() / 32, &mut gauss)
         } else {
-            file[tensor.offset as usize..(tensor.offset + tensor.bytes) as usize].to_vec()
+            let start = tensor.pieces[0].offset as usize;
+            file[start..start + tensor.bytes as usize].to_vec()
         };
         out.extend_from_slice(&(tensor.name.len() as u64).to_le_bytes());
         out.extend_from_slice(tensor.name.as_bytes());

@@ -1,9 +1,9 @@
 //! Reads header, metadata and tensor list of a GGUF file.
 //!
-//! Called once by `Gguf::open`. Every length is compared with the bytes left in the file before
-//! anything of that length is allocated, so memory stays within a small multiple of the file.
+//! Called once a file. Every length is compared with the bytes left in the file before anything of
+//! that length is allocated, so memory stays within a small multiple of the file.
 //!
-//! Layout (little-endian): `"GGUF"`, version u32, tensor count u64, key count u64; per key its
+//! Layout (little-endian): magic, version u32, tensor count u64, key count u64; per key its
 //! name, value type u32 and value; per tensor its name, dimension count u32, dimensions u64, type
 //! u32, offset u64; then, from the next multiple of `general.alignment`, the data. A string is a
 //! u64 length and its bytes.
@@ -11,11 +11,13 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 
-use super::error::{Fault, quoted};
-use super::types::GgmlType;
-use super::value::{Kind, Value};
-use super::{Metadata, Tensor};
+use crate::forge::source::{
+    Fault, GgmlType, Kind, Metadata, Piece, Tensor, Value, quoted, tensor_bytes,
+};
+use crate::image::tag::crc32c;
 
+/// What a file may begin with: `PWRI` is how PowerInfer marks its files of the same layout.
+const MAGICS: [[u8; 4]; 2] = [*b"GGUF", *b"PWRI"];
 const KEY_BYTES_MAX: u64 = 65_535;
 const TENSOR_NAME_BYTES_MAX: u64 = 64;
 const DIMENSIONS_MAX: u32 = 4;
@@ -30,24 +32,32 @@ pub(super) struct Parser<R> {
     input: R,
     position: u64,
     file_bytes: u64,
+    crc: u32,
+}
+
+/// What stands before the data of a file.
+pub(super) struct Head {
+    pub metadata: Metadata,
+    /// In file order; each in one piece, of file 0.
+    pub tensors: Vec<Tensor>,
+    /// CRC-32C of all that was read.
+    pub crc: u32,
+    /// The first byte behind the last tensor, or behind the list where there is none.
+    pub data_end: u64,
 }
 
 impl<R: Read> Parser<R> {
     /// Starts at the first byte of a file of `file_bytes` bytes.
     pub fn new(input: R, file_bytes: u64) -> Self {
-        Self { input, position: 0, file_bytes }
+        Self { input, position: 0, file_bytes, crc: 0 }
     }
 
-    /// Reads everything before the data: the metadata and the tensors in file order.
-    pub fn parse(mut self) -> Result<(Metadata, Vec<Tensor>), Fault> {
+    /// Reads everything before the data.
+    pub fn parse(mut self) -> Result<Head, Fault> {
         self.prologue()?;
         let tensor_count = self.u64(|| "the tensor count".into())?;
         let key_count = self.u64(|| "the key count".into())?;
         let metadata = self.metadata(key_count)?;
-        if let Some(count) = metadata.opt_int("split.count")?.filter(|&count| count > 1) {
-            let number = metadata.opt_int("split.no")?.unwrap_or(0) + 1;
-            return Err(Fault::Shard { number, count });
-        }
         let alignment = metadata.opt_u32("general.alignment")?.unwrap_or(ALIGNMENT_DEFAULT);
         if alignment < 8 || !alignment.is_power_of_two() {
             return Err(Fault::Alignment { found: alignment });
@@ -55,12 +65,14 @@ impl<R: Read> Parser<R> {
         let mut tensors = self.tensors(tensor_count)?;
         self.place(&mut tensors, u64::from(alignment))?;
         refuse_overlaps(&tensors)?;
-        Ok((metadata, tensors))
+        let ends = tensors.iter().map(|tensor| tensor.pieces[0].offset + tensor.bytes);
+        let data_end = ends.max().unwrap_or(self.position);
+        Ok(Head { metadata, tensors, crc: self.crc, data_end })
     }
 
     fn prologue(&mut self) -> Result<(), Fault> {
         let magic = self.array(|| "the GGUF magic".into())?;
-        if &magic != b"GGUF" {
+        if !MAGICS.contains(&magic) {
             return Err(Fault::Magic { found: magic });
         }
         match self.u32(|| "the GGUF version".into())? {
@@ -141,14 +153,14 @@ impl<R: Read> Parser<R> {
             .ok_or_else(|| Fault::UnknownType { tensor: quoted(&name), id })?;
         let offset = self.u64(entry)?;
         let bytes = tensor_bytes(&name, &dims, kind)?;
-        Ok(Tensor { name, dims, kind, offset, bytes })
+        Ok(Tensor { name, dims, kind, bytes, pieces: vec![Piece { file: 0, offset }] })
     }
 
     /// Makes offsets absolute and checks each range against the file.
     fn place(&self, tensors: &mut [Tensor], alignment: u64) -> Result<(), Fault> {
         let data = u128::from(self.position).next_multiple_of(u128::from(alignment));
         for tensor in tensors {
-            let (found, wanted) = (tensor.offset, alignment);
+            let (found, wanted) = (tensor.pieces[0].offset, alignment);
             if !found.is_multiple_of(wanted) {
                 return Err(Fault::OffsetAlignment { tensor: quoted(&tensor.name), found, wanted });
             }
@@ -158,7 +170,7 @@ impl<R: Read> Parser<R> {
                 let what = format!("tensor {}", quoted(&tensor.name));
                 return Err(Fault::Truncated { has: self.file_bytes, what, needs });
             }
-            tensor.offset = start as u64;
+            tensor.pieces[0].offset = start as u64;
         }
         Ok(())
     }
@@ -178,6 +190,7 @@ impl<R: Read> Parser<R> {
             .read_exact(out)
             .map_err(|source| Fault::Io { action: "read the header", source })?;
         self.position += out.len() as u64;
+        self.crc = crc32c(self.crc, out);
         Ok(())
     }
 
@@ -234,27 +247,15 @@ fn refuse_odd_bools(key: &str, kind: Kind, bytes: &[u8]) -> Result<(), Fault> {
     }
 }
 
-fn tensor_bytes(name: &str, dims: &[u64], kind: GgmlType) -> Result<u64, Fault> {
-    let row = dims[0];
-    if !row.is_multiple_of(kind.block_elements) {
-        let wanted = kind.block_elements;
-        return Err(Fault::RowBlocks { tensor: quoted(name), found: row, wanted, kind: kind.name });
-    }
-    let bytes = dims[1..]
-        .iter()
-        .chain([&kind.block_bytes])
-        .try_fold(row / kind.block_elements, |bytes, &factor| bytes.checked_mul(factor));
-    bytes.ok_or_else(|| Fault::TooLarge { tensor: quoted(name), dims: dims.to_vec() })
-}
-
 /// Refuses tensors that share a byte.
 fn refuse_overlaps(tensors: &[Tensor]) -> Result<(), Fault> {
+    let start = |tensor: &Tensor| tensor.pieces[0].offset;
     let mut sorted: Vec<&Tensor> = tensors.iter().collect();
-    sorted.sort_by_key(|tensor| tensor.offset);
+    sorted.sort_by_key(|tensor| start(tensor));
     for pair in sorted.windows(2) {
-        if pair[0].offset + pair[0].bytes > pair[1].offset {
+        if start(pair[0]) + pair[0].bytes > start(pair[1]) {
             let (first, second) = (quoted(&pair[0].name), quoted(&pair[1].name));
-            return Err(Fault::Overlap { first, second, offset: pair[1].offset });
+            return Err(Fault::Overlap { first, second, offset: start(pair[1]) });
         }
     }
     Ok(())

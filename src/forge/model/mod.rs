@@ -99,10 +99,14 @@ pub enum Ffn {
 }
 
 impl ModelFile {
-    /// Opens `path` and checks that every tensor of the model is there with its dimensions.
+    /// Opens the GGUF file `path`; see [`ModelFile::new`].
     pub fn open(path: &Path) -> Result<ModelFile, ModelFileError> {
-        let gguf = Gguf::open(path)?;
-        let file = path.display().to_string();
+        ModelFile::new(Gguf::open(path)?)
+    }
+
+    /// Checks that every tensor of the model is there with its dimensions.
+    pub fn new(gguf: Gguf) -> Result<ModelFile, ModelFileError> {
+        let file = gguf.path().display().to_string();
         let family = Family::of(&gguf)?;
         let keys = Keys { gguf: &gguf, architecture: family.architecture };
         let rope = Rope::read(&gguf, &keys, family.gguf_order)?;

@@ -1,4 +1,4 @@
-//! Metadata of a GGUF file: typed values by key.
+//! Metadata of a model: typed values by key.
 //!
 //! Called by whoever turns a file into a shape or a tokenizer. A getter without `opt_` demands the
 //! key. Integers of any width are accepted when the value fits; floats are f32 or f64.
@@ -9,7 +9,7 @@ use super::error::{Fault, quoted};
 
 /// Value types, numbered as in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(in crate::forge) enum Kind {
     U8,
     I8,
     U16,
@@ -101,7 +101,7 @@ impl Kind {
 
 /// One value. Arrays of numbers stay as the bytes of the file.
 #[derive(Debug, PartialEq)]
-pub(super) enum Value {
+pub(in crate::forge) enum Value {
     Scalar(Kind, [u8; 8]),
     String(String),
     Array(Kind, Vec<u8>),
@@ -139,7 +139,7 @@ pub struct Metadata {
 type Opt<T> = Result<Option<T>, Fault>;
 
 impl Metadata {
-    pub(super) fn new(values: BTreeMap<String, Value>) -> Self {
+    pub(in crate::forge) fn new(values: BTreeMap<String, Value>) -> Self {
         Self { values }
     }
 
@@ -148,14 +148,14 @@ impl Metadata {
         self.values.keys().map(String::as_str)
     }
 
-    pub(super) fn opt_int(&self, key: &str) -> Opt<i128> {
+    pub(in crate::forge) fn opt_int(&self, key: &str) -> Opt<i128> {
         self.convert(key, "an integer", |value| match value {
             Value::Scalar(kind, raw) => kind.int(*raw),
             _ => None,
         })
     }
 
-    pub(super) fn opt_u32(&self, key: &str) -> Opt<u32> {
+    pub(in crate::forge) fn opt_u32(&self, key: &str) -> Opt<u32> {
         self.opt_int(key)?.map(|value| fit(key, "u32", value)).transpose()
     }
 

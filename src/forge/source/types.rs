@@ -1,8 +1,8 @@
 //! Tensor types of ggml: names and sizes of all known ones.
 //!
 //! Called by the reader to check byte ranges; [`super::dequantise`] gives the values of those that
-//! are read. Ids, block lengths and block sizes are those of `ggml.h`; an id missing here is refused
-//! by number.
+//! are read. Ids, block lengths and block sizes are those of `ggml.h`; an id that is not here is
+//! refused by number.
 
 /// A ggml tensor type: rows are made of blocks of `block_elements` values in `block_bytes` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -66,7 +66,7 @@ fn nibble(bytes: &[u8], i: usize) -> u8 {
 
 /// Code i of 5 bits: a nibble and bit i of `fifth`.
 fn five_bits(bytes: &[u8], fifth: u32, i: usize) -> u8 {
-    nibble(bytes, i) | (fifth >> i & 1) as u8 * 16
+    nibble(bytes, i) | ((fifth >> i & 1) as u8) << 4
 }
 
 fn q8_0(block: &[u8], out: &mut [f32]) {
@@ -124,7 +124,7 @@ fn q4_k(block: &[u8], out: &mut [f32]) {
 fn q5_k(block: &[u8], out: &mut [f32]) {
     let (scales, fifth, nibbles) = (&block[4..16], &block[16..48], &block[48..]);
     k_groups(block, scales, out, |g, i| {
-        nibbles[g / 2 * GROUP + i] >> (g % 2 * 4) & 15 | (fifth[i] >> g & 1) * 16
+        nibbles[g / 2 * GROUP + i] >> (g % 2 * 4) & 15 | (fifth[i] >> g & 1) << 4
     });
 }
 
