@@ -179,13 +179,10 @@ fn write_out(text: &str) -> Result<()> {
 
 /// A missing file, a full disk and damaged data are told apart, as in the engine.
 fn exit_code(error: &anyhow::Error) -> u8 {
-    use ganglion::forge::gguf::Fault;
     use ganglion::forge::model::ModelFileError;
     use ganglion::forge::pack::PackError;
     let gguf = |error: &ModelFileError| match error {
-        ModelFileError::Gguf(gguf) if matches!(gguf.fault, Fault::Io { .. } | Fault::NotAFile) => {
-            exit::NO_INPUT
-        }
+        ModelFileError::Gguf(error) if error.fault.is_missing_file() => exit::NO_INPUT,
         _ => exit::DATA,
     };
     if let Some(error) = error.downcast_ref::<PackError>() {

@@ -18,6 +18,12 @@ impl Fault {
     pub(in crate::forge) fn at(self, path: &Path) -> SourceError {
         SourceError { path: path.to_owned(), fault: self }
     }
+
+    /// Whether a file is missing or can't be read, and not that one is wrong.
+    pub fn is_missing_file(&self) -> bool {
+        use Fault::{Io, NoWeights, NotAFile, PartMissing, ShardMissing};
+        matches!(self, Io { .. } | NotAFile | NoWeights | PartMissing { .. } | ShardMissing { .. })
+    }
 }
 
 /// What is wrong. Names are already quoted and shortened by [`quoted`].
