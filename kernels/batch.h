@@ -33,7 +33,7 @@ INLINE void batch(int64_t *sums, size_t sums_stride, const uint32_t *at, int16_t
             size_t count = tokens - t < TOKENS ? tokens - t : TOKENS;
             bool split = false;
             for (size_t i = 0; i < count; i++) {
-                split |= about[t + i].is_wide;
+                split |= about[t + i].wide != 0;
             }
             const int16_t *low = factors + t * FACTORS;
             multiply(sums, sums_stride, at + t, tile, pairs, low, count, 0);

@@ -146,12 +146,11 @@ size_t gk_columns_i64_q8_f32_avx512(int64_t *sums, const uint8_t *const *columns
 size_t gk_columns_i64_q4_f32_avx512(int64_t *sums, const uint8_t *const *columns,
                                     const float *activations, float per_unit, size_t count,
                                     const gk_soon *soon, size_t groups);
-// What a batch kernel knows of a token's factors: the sum of its multipliers, the largest magnitude
-// of one, whether one needs more than 16 bits. Each instruction set fills and reads what it uses.
+// What a batch kernel knows of a token's factors: the sum of its multipliers, and which need more
+// than 16 bits: with AVX-512 a bit for each four neurons, else 0 if none does.
 typedef struct {
     int64_t sum;
-    int32_t largest;
-    bool is_wide;
+    uint64_t wide;
 } gk_about;
 
 // Multipliers m = round_half_even(x[i] * scales[i] * per_unit) of `count` (up to 256) neurons for a
@@ -165,7 +164,7 @@ size_t gk_multipliers_i16_f32_neon(void *factors, gk_about *about, const float *
                                     const float *scales, float per_unit, size_t count);
 // sums[at[token] * sums_stride + j] += m * w[j] over `neurons` (up to 256) columns of `groups`
 // groups; there are columns, of factor 0, up to a multiple of 4. Tokens have 1024 bytes of factors,
-// and factors up to a multiple of 6 tokens are read, and must be there. scratch is 32 KiB, 64-byte
+// and factors up to a multiple of 3 tokens are read, and must be there. scratch is 32 KiB, 64-byte
 // aligned.
 void gk_batch_i64_q8_i16_avx2(int64_t *sums, size_t sums_stride, const uint32_t *at,
                               void *scratch, const uint8_t *const *columns, size_t neurons,

@@ -38,7 +38,7 @@ size_t gk_multipliers_i16_f32_neon(void *factors, gk_about *about, const float *
         vst1_s16(low + i, vmovn_s32(m));
         vst1_s16(high + i, h);
     }
-    about->is_wide = vmaxv_u16(any) != 0;
+    about->wide = vmaxv_u16(any) != 0;
     return count;
 }
 

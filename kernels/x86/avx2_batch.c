@@ -45,7 +45,7 @@ size_t gk_multipliers_i16_f32_avx2(void *factors, gk_about *about, const float *
         _mm_storeu_si128((__m128i *)(low + i), narrow(m));
         _mm_storeu_si128((__m128i *)(high + i), narrow(h));
     }
-    about->is_wide = !_mm256_testz_si256(any, any);
+    about->wide = !_mm256_testz_si256(any, any);
     return count;
 }
 

@@ -2,19 +2,26 @@
 //
 // The weights of four neurons are brought together as bytes, w + 128, once for all tokens: 64
 // outputs of a chunk of 256 neurons make a tile of 16 KiB that stays in the first-level cache. Each
-// token's multipliers are cut into digits. Sums of a chunk stay below 2^31:
+// token's multipliers are cut into digits; two are enough for most. Sums of a chunk stay below 2^31:
 // 256 * 255 * 128 * (1 + 2^8).
 #include "down512.h"
 #include "products.h"
 
-enum { NEURONS = 256, QUADS = NEURONS / 4, VECTORS = 4 };
+enum { NEURONS = 256, QUADS = NEURONS / 4, VECTORS = 4, ABREAST = 3 };
 
 // Digits of four neurons, a dword each.
 typedef int32_t token_factors[QUADS][DIGITS];
 
+// A bit for each of four quads: whether one of their factors has a third or fourth digit.
+INLINE uint64_t high_quads(__m512i rows) {
+    unsigned lanes = _mm512_test_epi32_mask(rows, rows), any = lanes >> 2 | lanes >> 3;
+    return (any & 1) | (any >> 3 & 2) | (any >> 6 & 4) | (any >> 9 & 8);
+}
+
 size_t gk_multipliers_i8_f32_avx512(void *factors, gk_about *about, const float *x,
                                     const float *scales, float per_unit, size_t count) {
-    __m512i largest = _mm512_setzero_si512(), sum = _mm512_setzero_si512();
+    __m512i sum = _mm512_setzero_si512();
+    about->wide = 0;
     for (size_t i = 0; i < NEURONS; i += LANES) {
         size_t left = i < count ? count - i : 0;
         __mmask16 mask = left < LANES ? (__mmask16)((1u << left) - 1) : (__mmask16)0xffff;
@@ -24,13 +31,13 @@ size_t gk_multipliers_i8_f32_avx512(void *factors, gk_about *about, const float 
         if (bad != 0) {
             return i + (size_t)__builtin_ctz(bad);
         }
-        largest = _mm512_max_epi32(largest, _mm512_abs_epi32(m));
         sum = _mm512_add_epi64(sum, _mm512_cvtepi32_epi64(_mm512_castsi512_si256(m)));
         sum = _mm512_add_epi64(sum, _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64(m, 1)));
-        _mm512_storeu_si512((char *)factors + 4 * i, byte_columns(digits(m)));
+        __m512i rows = byte_columns(digits(m));
+        about->wide |= high_quads(rows) << i / 4;
+        _mm512_storeu_si512((char *)factors + 4 * i, rows);
     }
     about->sum = _mm512_reduce_add_epi64(sum);
-    about->largest = _mm512_reduce_max_epi32(largest);
     return count;
 }
 
@@ -70,7 +77,7 @@ INLINE void gather(__m512i *tile, const uint8_t *const *columns, size_t quads, s
     }
 }
 
-// The sums of `count` tokens, at most six digits in all.
+// The sums of `count` tokens.
 typedef struct {
     int64_t *sums;
     size_t stride;
@@ -80,63 +87,74 @@ typedef struct {
     size_t count;
 } tokens;
 
+// A tile times the higher digits of one token. Few factors have any: activations of the size that
+// the unit is made for need two digits, so only the quads that have more are looked at.
+INLINE void multiply_high(__m512i *high, const __m512i *tile, const token_factors *factors,
+                          uint64_t wide, int vectors) {
+    __m512i acc[VECTORS][2];
+    UNROLL for (int v = 0; v < vectors; v++) {
+        acc[v][0] = acc[v][1] = _mm512_setzero_si512();
+    }
+    for (; wide != 0; wide &= wide - 1) {
+        size_t quad = (size_t)__builtin_ctzll(wide);
+        UNROLL for (int k = 0; k < 2; k++) {
+            __m512i f = _mm512_set1_epi32((*factors)[quad][2 + k]);
+            UNROLL for (int v = 0; v < vectors; v++) {
+                __m512i w = _mm512_load_si512(tile + VECTORS * quad + (size_t)v);
+                acc[v][k] = dot4(acc[v][k], w, f);
+            }
+        }
+    }
+    UNROLL for (int v = 0; v < vectors; v++) {
+        high[v] = _mm512_add_epi32(acc[v][0], _mm512_slli_epi32(acc[v][1], 8));
+    }
+}
+
 // A tile times the factors of the tokens; those that are not there have factors, but no sums. The
 // sums come from far: they are asked for line by line meanwhile.
-INLINE void multiply(const tokens *t, const __m512i *tile, size_t quads, int vectors, int used) {
+INLINE void multiply(const tokens *t, const __m512i *tile, size_t quads, int vectors) {
     enum { LINE = 8 };
-    const int abreast = 6 / used;
     const size_t lines = (size_t)vectors * LANES / LINE;
-    __m512i acc[3][VECTORS][DIGITS];
-    UNROLL for (int i = 0; i < abreast * vectors * used; i++) {
-        acc[i / used / vectors][i / used % vectors][i % used] = _mm512_setzero_si512();
+    __m512i acc[ABREAST][VECTORS][2];
+    UNROLL for (int i = 0; i < ABREAST * vectors * 2; i++) {
+        acc[i / 2 / vectors][i / 2 % vectors][i % 2] = _mm512_setzero_si512();
     }
-    for (size_t quad = 0; quad < quads; quad++, tile += VECTORS) {
+    const __m512i *row = tile;
+    for (size_t quad = 0; quad < quads; quad++, row += VECTORS) {
         if (quad < lines * t->count) {
             const int64_t *line = t->sums + t->at[quad / lines] * t->stride + quad % lines * LINE;
             _mm_prefetch((const char *)line, _MM_HINT_T0);
         }
-        UNROLL for (int i = 0; i < abreast; i++) {
-            UNROLL for (int k = 0; k < used; k++) {
+        UNROLL for (int i = 0; i < ABREAST; i++) {
+            UNROLL for (int k = 0; k < 2; k++) {
                 __m512i f = _mm512_set1_epi32(t->factors[i][quad][k]);
                 UNROLL for (int v = 0; v < vectors; v++) {
-                    acc[i][v][k] = dot4(acc[i][v][k], _mm512_load_si512(tile + v), f);
+                    acc[i][v][k] = dot4(acc[i][v][k], _mm512_load_si512(row + v), f);
                 }
             }
         }
     }
-    UNROLL for (int i = 0; i < abreast; i++) {
+    UNROLL for (int i = 0; i < ABREAST; i++) {
         if ((size_t)i < t->count) {
-            __m512i bias = _mm512_set1_epi64(128 * t->about[i].sum);
+            __m512i bias = _mm512_set1_epi64(128 * t->about[i].sum), high[VECTORS];
+            multiply_high(high, tile, t->factors + i, t->about[i].wide, vectors);
             UNROLL for (int v = 0; v < vectors; v++) {
-                add_digits(t->sums + t->at[i] * t->stride + LANES * v, acc[i][v], used, bias);
+                __m512i low = _mm512_slli_epi32(acc[i][v][1], 8);
+                low = _mm512_add_epi32(acc[i][v][0], low);
+                add_wide(t->sums + t->at[i] * t->stride + LANES * v, low, high[v], bias);
             }
         }
     }
 }
 
-// A tile for all tokens, six of them with the same number of digits.
 INLINE void all_tokens(const tokens *all, const __m512i *tile, size_t quads, int vectors) {
-    for (size_t first = 0; first < all->count; first += 6) {
-        int64_t largest = 0;
-        size_t end = all->count - first < 6 ? all->count : first + 6;
-        for (size_t i = first; i < end; i++) {
-            largest = all->about[i].largest > largest ? all->about[i].largest : largest;
-        }
-        int used = digits_of(largest);
-        for (size_t i = first; i < end; i += (size_t)(6 / used)) {
-            tokens some = *all;
-            some.at += i;
-            some.factors += i;
-            some.about += i;
-            some.count = end - i < (size_t)(6 / used) ? end - i : (size_t)(6 / used);
-            if (used == 2) {
-                multiply(&some, tile, quads, vectors, 2);
-            } else if (used == 3) {
-                multiply(&some, tile, quads, vectors, 3);
-            } else {
-                multiply(&some, tile, quads, vectors, 4);
-            }
-        }
+    for (size_t first = 0; first < all->count; first += ABREAST) {
+        tokens some = *all;
+        some.at += first;
+        some.factors += first;
+        some.about += first;
+        some.count = all->count - first < ABREAST ? all->count - first : ABREAST;
+        multiply(&some, tile, quads, vectors);
     }
 }
 

@@ -291,10 +291,14 @@ fn write_tensor(tensor: &Tensor, random: &mut Random, out: &mut impl Write) -> i
             let scaled = uniform() * 1.7 / (tensor.dims[0] as f64).sqrt();
             out.write_all(&f16::from_f64(scaled).to_le_bytes())
         }),
+        // A mean other than 0 would add up over a row, and grow from layer to layer.
         Fill::Matrix(SynthType::Q8) => blocks(tensor, step(127.0), 32, random, out, |byte| {
-            if byte == 0x80 { 0x81 } else { byte } // -128 is not a code
+            if byte == 0x80 { 0 } else { byte } // -128
         }),
-        Fill::Matrix(SynthType::Q4) => blocks(tensor, step(8.0), 16, random, out, |byte| byte),
+        Fill::Matrix(SynthType::Q4) => blocks(tensor, step(8.0), 16, random, out, |byte| {
+            let code = |nibble: u8| if nibble == 0 { 8 } else { nibble }; // -8
+            code(byte & 15) | code(byte >> 4) << 4
+        }),
     }
 }
 

@@ -16,8 +16,7 @@ pub struct SoonLines {
 #[repr(C)]
 pub struct About {
     pub sum: i64,
-    pub largest: i32,
-    pub is_wide: bool,
+    pub wide: u64,
 }
 
 macro_rules! kernels {
