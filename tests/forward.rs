@@ -3,13 +3,17 @@
 //! group.
 #![cfg(feature = "host")]
 
-use ganglion::cli::{BootOptions, Fault, Session, boot};
+#[path = "common/engine.rs"]
+mod engine;
+
+use engine::session_on;
+use ganglion::cli::{Fault, Session};
 use ganglion::forge::gguf::Gguf;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::pack;
 use ganglion::forge::synth::{SynthType, synth};
 use ganglion::image::{ActivationFn, Biases, Shape, Types, WeightType};
-use ganglion::kernel::{Isa, Kernels};
+use ganglion::kernel::Isa;
 use ganglion::plan::{Inputs, KvType, Lock, Numerics, solve};
 use std::path::{Path, PathBuf};
 
@@ -261,17 +265,10 @@ impl Case {
         let whole = solve(Inputs { budget_bytes: 1 << 30, ..inputs }).unwrap();
         let half = whole.total_bytes() - whole.slot_count / 2 * whole.slot_bytes;
         let plan = solve(Inputs { budget_bytes: half, ..inputs }).unwrap();
-        let options = BootOptions {
-            image: image.to_str().unwrap().to_string().leak().as_bytes(),
-            threads,
-            kernels: Kernels::of(isa).unwrap(),
-            prove_seal: false,
-            enforce_budget: false,
-            refuse_memory_backed: false,
-        };
-        let result = boot(&plan, &options, |session| self.compare(session));
+        let bytes = image.to_str().unwrap().to_string().leak().as_bytes();
+        let result = session_on(bytes, &plan, threads, isa, |session| self.compare(session));
         std::fs::remove_file(image).unwrap();
-        result.unwrap_or_else(|fault| panic!("{}: {fault}", self.name))
+        result
     }
 
     fn compare(&self, session: &mut Session<'_>) -> Result<(f64, Vec<u32>), Fault> {

@@ -73,8 +73,19 @@ pub fn session<R>(
     isa: Isa,
     then: impl FnOnce(&mut Session<'_>) -> Result<R, Fault>,
 ) -> R {
+    session_on(image(&plan.inputs.numerics.types), plan, threads, isa, then)
+}
+
+/// Boots `plan` over `image`.
+pub fn session_on<R>(
+    image: &'static [u8],
+    plan: &Plan,
+    threads: usize,
+    isa: Isa,
+    then: impl FnOnce(&mut Session<'_>) -> Result<R, Fault>,
+) -> R {
     let options = BootOptions {
-        image: image(&plan.inputs.numerics.types),
+        image,
         threads,
         kernels: Kernels::of(isa).expect("the suite asks only for available kernels"),
         prove_seal: false,
