@@ -1,6 +1,6 @@
 //! The engine against a plain f64 forward pass written here, on small random models of odd shapes:
-//! dense and routed, every activation, biases, windows, tied and untied, sizes that are no multiple of a
-//! group.
+//! dense and routed, every activation, biases, windows, tied and untied, sizes that are no multiple
+//! of a group.
 #![cfg(feature = "host")]
 
 #[path = "common/engine.rs"]
