@@ -21,6 +21,7 @@ mod forge {
     pub mod inputs;
     #[path = "model/mod.rs"]
     pub mod model;
+    #[path = "pack/mod.rs"]
     pub mod pack;
     pub mod quantize;
     #[path = "source/mod.rs"]

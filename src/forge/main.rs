@@ -6,13 +6,14 @@ use ganglion::forge::inputs::{self, byte_count};
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::open::open_model;
 use ganglion::forge::pack::{Packed, pack};
+use ganglion::forge::progress::Progress;
+use ganglion::forge::report::{loss_table, losses_json, start_line};
 use ganglion::forge::shape::shape_toml;
 use ganglion::forge::synth::{SynthType, synth};
 use ganglion::forge::verify::{VerifyError, open_image, verify_image};
 use ganglion::image::{Header, SectionKind, Types, WeightType};
 use ganglion::plan::{bytes, check, report, solve};
 use ganglion::sys::exit;
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -187,9 +188,10 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     };
     if let Some(error) = error.downcast_ref::<PackError>() {
         return match error {
-            PackError::Write { .. } => exit::IO,
-            PackError::Model(error) => gguf(error),
-            PackError::Verify(_) => exit::IO,
+            PackError::Write { .. } | PackError::Verify(_) => exit::IO,
+            PackError::Model { error, .. } => gguf(error),
+            PackError::TooLarge { .. } => exit::DATA,
+            PackError::Busy { .. } => exit::RETRY,
         };
     }
     if let Some(error) = error.downcast_ref::<ModelFileError>() {
@@ -237,12 +239,9 @@ fn synth_command(shape: &Path, model: &Path, weights: Weight, seed: u64) -> Resu
         Weight::Q8 => SynthType::Q8,
         Weight::Q4 => SynthType::Q4,
     };
-    let bar = progress_bar();
-    let made = synth(&name, &shape, kind, seed, model, &mut |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    });
-    bar.finish_and_clear();
+    let mut progress = Progress::new("synth");
+    let made = synth(&name, &shape, kind, seed, model, &mut |done, all| progress.tell(done, all));
+    progress.end();
     let bytes_made = made.with_context(|| {
         let path = model.display();
         format!("model {path} can't be written; free some space or choose another folder")
@@ -266,19 +265,13 @@ fn shape_text(model: &ModelFile, json: bool) -> String {
 
 fn pack_command(model: &Path, image: &Path, types: &Types, json: bool) -> Result<String> {
     let model = open_model(model)?;
-    let bar = progress_bar();
-    let packed = pack(&model, types, image, &mut |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    })?;
-    bar.finish_and_clear();
+    let mut progress = Progress::new("pack");
+    let packed = pack(&model, types, image, &mut |done, all| progress.tell(done, all));
+    progress.end();
+    let packed = packed?;
+    start_line(packed.start).iter().for_each(|line| eprintln!("{line}"));
+    eprint!("{}", loss_table(&model, types, &packed.losses));
     Ok(packed_text(&model, image, types, &packed, json)?)
-}
-
-fn progress_bar() -> ProgressBar {
-    let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-    let style = ProgressStyle::with_template(template).expect("the template is sound");
-    ProgressBar::no_length().with_style(style)
 }
 
 fn packed_text(
@@ -293,8 +286,8 @@ fn packed_text(
             "image": image, "model": model.name, "bytes": packed.file_bytes,
             "waste_bytes": packed.waste_bytes, "records": types.records.name(),
             "resident": types.resident.name(), "head": types.head.name(),
-            "embedding": types.embedding.name(), "row_error": packed.row_error,
-            "column_error": packed.column_error,
+            "embedding": types.embedding.name(),
+            "weights": losses_json(model, types, &packed.losses),
         });
         return Ok(format!("{value:#}\n"));
     }
@@ -306,23 +299,15 @@ fn packed_text(
         bytes(packed.waste_bytes),
         packed.waste_bytes * 100 / packed.file_bytes
     )?;
-    writeln!(
-        text,
-        "relative error against the source: gate and up rows {:.4}, down columns {:.4}",
-        packed.row_error, packed.column_error
-    )?;
     Ok(text)
 }
 
 fn inspect(path: &Path, verify: bool, json: bool) -> Result<String> {
     let header = if verify {
-        let bar = progress_bar();
-        let header = verify_image(path, &mut |done, all| {
-            bar.set_length(all);
-            bar.set_position(done);
-        })?;
-        bar.finish_and_clear();
-        header
+        let mut progress = Progress::new("verify");
+        let header = verify_image(path, &mut |done, all| progress.tell(done, all));
+        progress.end();
+        header?
     } else {
         open_image(path)?.1
     };

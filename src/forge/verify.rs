@@ -5,7 +5,7 @@
 use crate::image::geometry::TAG_BYTES;
 use crate::image::header::HEADER_BYTES;
 use crate::image::tag::{Identity, Part, Tag, crc32c};
-use crate::image::{Header, HeaderError, SectionKind};
+use crate::image::{Header, HeaderError, Record, SectionKind, Shape, Types};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -78,50 +78,113 @@ pub fn verify_image(
     let wrong = |error| VerifyError::header(path, error);
     let (shape, types) = (header.shape().map_err(wrong)?, header.types().map_err(wrong)?);
     let name = path.display().to_string();
-    let read = |bytes: &mut [u8], at| {
-        let result = file.read_exact_at(bytes, at);
-        result.map_err(|source| VerifyError::Read { path: name.clone(), source })
-    };
-    let damaged = |what| VerifyError::Tag { path: name.clone(), what };
+    let image = Image { file, header, shape, types, name };
+    let mut tell = |done| progress(done, header.file_bytes());
     for kind in [SectionKind::Resident, SectionKind::Tokenizer, SectionKind::Order] {
-        let section = header.section(kind);
-        let mut bytes = vec![0; section.bytes as usize];
-        read(&mut bytes, section.offset)?;
-        if crc32c(0, &bytes) != section.crc {
-            return Err(VerifyError::Section { path: name.clone(), section: kind.name() });
-        }
-        progress(section.offset + section.bytes, header.file_bytes());
+        image.section(kind, &mut tell)?;
     }
-    let embedding = header.section(SectionKind::Embedding).offset;
-    let mut row = vec![0; types.embedding_row_bytes(&shape) as usize];
-    for token in 0..shape.vocab {
-        read(&mut row, embedding + token * types.embedding_row_bytes(&shape))?;
-        let (content, tag) = row.split_at(row.len() - TAG_BYTES as usize);
-        let who = Identity { layer: 0, expert: 0, neuron: token as u32, part: Part::Embedding };
-        if !Tag::verify(who, content, tag, crc32c) {
-            return Err(damaged(format!("the embedding row of token {token}")));
-        }
-    }
-    let record = types.record(&shape);
-    let mut offset = header.section(SectionKind::Records).offset;
-    let mut bytes = vec![0; types.expert_bytes(&shape) as usize];
+    image.embedding(&mut tell)?;
     for index in 0..shape.layers * shape.experts {
-        let (layer, expert) = ((index / shape.experts) as u16, (index % shape.experts) as u16);
-        read(&mut bytes, offset)?;
-        offset += bytes.len() as u64;
-        for neuron in 0..shape.ff {
-            let record_bytes = &bytes[record.offset(neuron) as usize..];
-            let who = |part| Identity { layer, expert, neuron: neuron as u32, part };
-            let (gate, up) = (record.gate_tag() as usize, record.up() as usize);
-            let (tail, end) = (record.tail_tag() as usize, record.raw_bytes() as usize);
-            let r = record_bytes;
-            if !Tag::verify(who(Part::Gate), &r[..gate], &r[gate..up], crc32c)
-                || !Tag::verify(who(Part::Rest), &r[up..tail], &r[tail..end], crc32c)
-            {
-                return Err(damaged(format!("neuron {neuron} of layer {layer}, expert {expert}")));
-            }
-        }
-        progress(offset, header.file_bytes());
+        image.expert(index, &mut tell)?;
     }
     Ok(header)
+}
+
+/// Bytes read at a time, or one unit of records.
+const CHUNK_BYTES: u64 = 1 << 20;
+
+struct Image {
+    file: File,
+    header: Header,
+    shape: Shape,
+    types: Types,
+    name: String,
+}
+
+impl Image {
+    fn read(&self, bytes: &mut [u8], at: u64) -> Result<(), VerifyError> {
+        let result = self.file.read_exact_at(bytes, at);
+        result.map_err(|source| VerifyError::Read { path: self.name.clone(), source })
+    }
+
+    fn damaged(&self, what: String) -> VerifyError {
+        VerifyError::Tag { path: self.name.clone(), what }
+    }
+
+    fn section(&self, kind: SectionKind, tell: &mut dyn FnMut(u64)) -> Result<(), VerifyError> {
+        let section = self.header.section(kind);
+        let end = section.offset + section.bytes;
+        let (mut at, mut crc) = (section.offset, 0);
+        while at < end {
+            let mut bytes = vec![0; CHUNK_BYTES.min(end - at) as usize];
+            self.read(&mut bytes, at)?;
+            crc = crc32c(crc, &bytes);
+            at += bytes.len() as u64;
+            tell(at);
+        }
+        if crc != section.crc {
+            return Err(VerifyError::Section { path: self.name.clone(), section: kind.name() });
+        }
+        Ok(())
+    }
+
+    fn embedding(&self, tell: &mut dyn FnMut(u64)) -> Result<(), VerifyError> {
+        let start = self.header.section(SectionKind::Embedding).offset;
+        let row_bytes = self.types.embedding_row_bytes(&self.shape);
+        let mut row = vec![0; row_bytes as usize];
+        for token in 0..self.shape.vocab {
+            self.read(&mut row, start + token * row_bytes)?;
+            let (content, tag) = row.split_at(row.len() - TAG_BYTES as usize);
+            let who = Identity { layer: 0, expert: 0, neuron: token as u32, part: Part::Embedding };
+            if !Tag::verify(who, content, tag, crc32c) {
+                return Err(self.damaged(format!("the embedding row of token {token}")));
+            }
+            tell(start + (token + 1) * row_bytes);
+        }
+        Ok(())
+    }
+
+    /// The records of an expert, counted over all layers, some units at a time.
+    fn expert(&self, index: u64, tell: &mut dyn FnMut(u64)) -> Result<(), VerifyError> {
+        let record = self.types.record(&self.shape);
+        let expert_bytes = self.types.expert_bytes(&self.shape);
+        let start = self.header.section(SectionKind::Records).offset + index * expert_bytes;
+        let units = (CHUNK_BYTES / record.unit_bytes).max(1);
+        let mut bytes = vec![0; (units * record.unit_bytes) as usize];
+        for first in (0..self.shape.ff).step_by((units * record.per_block) as usize) {
+            let at = first / record.per_block * record.unit_bytes;
+            let length = (bytes.len() as u64).min(expert_bytes - at) as usize;
+            self.read(&mut bytes[..length], start + at)?;
+            for neuron in first..self.shape.ff.min(first + units * record.per_block) {
+                let within = (record.offset(neuron) - at) as usize;
+                self.record(index, neuron, &bytes[within..], &record)?;
+            }
+            tell(start + at + length as u64);
+        }
+        Ok(())
+    }
+
+    fn record(
+        &self,
+        index: u64,
+        neuron: u64,
+        bytes: &[u8],
+        record: &Record,
+    ) -> Result<(), VerifyError> {
+        let (layer, expert) = (index / self.shape.experts, index % self.shape.experts);
+        let who = |part| Identity {
+            layer: layer as u16,
+            expert: expert as u16,
+            neuron: neuron as u32,
+            part,
+        };
+        let (gate, up) = (record.gate_tag() as usize, record.up() as usize);
+        let (tail, end) = (record.tail_tag() as usize, record.raw_bytes() as usize);
+        if !Tag::verify(who(Part::Gate), &bytes[..gate], &bytes[gate..up], crc32c)
+            || !Tag::verify(who(Part::Rest), &bytes[up..tail], &bytes[tail..end], crc32c)
+        {
+            return Err(self.damaged(format!("neuron {neuron} of layer {layer}, expert {expert}")));
+        }
+        Ok(())
+    }
 }

@@ -9,9 +9,11 @@ mod rope;
 
 pub use error::ModelFileError;
 pub use family::Family;
+use family::RopeOrder;
 pub use rope::Rope;
 
 use super::gguf::{GgmlType, Gguf, Tensor};
+use super::source::Format;
 use super::tokenizer::{TokenizerSource, build};
 use crate::image::Shape;
 use crate::image::header::Constants;
@@ -109,7 +111,11 @@ impl ModelFile {
         let file = gguf.path().display().to_string();
         let family = Family::of(&gguf)?;
         let keys = Keys { gguf: &gguf, architecture: family.architecture };
-        let rope = Rope::read(&gguf, &keys, family.gguf_order)?;
+        let order = match gguf.format() {
+            Format::Gguf => family.gguf_order,
+            Format::Safetensors => RopeOrder::Halves,
+        };
+        let rope = Rope::read(&gguf, &keys, order)?;
         let tokenizer = tokenizer(&gguf)?;
         let shape = family.shape(&gguf, &keys, tokenizer.len() as u64)?;
         if let Some((name, limit, found)) = shape.range_fault() {
@@ -143,12 +149,28 @@ impl ModelFile {
         let values = self.gguf.rows_f32(tensor, first, count)?;
         match values.iter().position(|value| !value.is_finite()) {
             None => Ok(values),
-            Some(at) => Err(ModelFileError::NotFinite {
-                path: self.gguf.path().display().to_string(),
-                name: tensor.name.clone(),
-                row: first + at as u64 / tensor.row_elements(),
-            }),
+            Some(at) => Err(self.not_finite(tensor, first + at as u64 / tensor.row_elements())),
         }
+    }
+
+    /// The part of a row that begins at value `first`, every weight of which must be finite.
+    pub fn part(
+        &self,
+        tensor: &Tensor,
+        row: u64,
+        first: u64,
+        out: &mut [f32],
+    ) -> Result<(), ModelFileError> {
+        self.gguf.read_part_f32(tensor, row, first, out)?;
+        match out.iter().all(|value| value.is_finite()) {
+            true => Ok(()),
+            false => Err(self.not_finite(tensor, row)),
+        }
+    }
+
+    fn not_finite(&self, tensor: &Tensor, row: u64) -> ModelFileError {
+        let path = self.gguf.path().display().to_string();
+        ModelFileError::NotFinite { path, name: tensor.name.clone(), row }
     }
 
     /// A tensor of a layer, by its name there, as `attn_q.weight`.
@@ -274,7 +296,7 @@ impl ModelFile {
         match weight {
             crate::image::WeightType::Q8 => tensor.kind == GgmlType::Q8_0,
             crate::image::WeightType::Q4 => tensor.kind == GgmlType::Q4_0,
-            crate::image::WeightType::F16 => false,
+            crate::image::WeightType::F16 => tensor.kind == GgmlType::F16,
         }
     }
 }
