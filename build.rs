@@ -28,6 +28,7 @@ mod forge {
     pub mod source;
     pub mod tokenizer;
     pub mod verify;
+    pub mod vocabulary;
 }
 
 #[path = "kernels/compile.rs"]

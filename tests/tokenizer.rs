@@ -74,6 +74,7 @@ fn demo_source() -> TokenizerSource {
         bos: Some(0),
         eos: Some(0),
         add_bos: true,
+        ..TokenizerSource::default()
     }
 }
 
@@ -88,6 +89,7 @@ fn gguf_source(path: &Path) -> TokenizerSource {
         bos: gguf.opt_u32("tokenizer.ggml.bos_token_id").unwrap(),
         eos: gguf.opt_u32("tokenizer.ggml.eos_token_id").unwrap(),
         add_bos: false,
+        ..TokenizerSource::default()
     }
 }
 

@@ -179,7 +179,7 @@ fn decode(
         session.model.logits()?;
         let token = choose(session, sampler, end)?;
         measured.time();
-        if Some(token) == session.tokenizer.eos() && !limits.ignore_end {
+        if session.tokenizer.is_end(token) && !limits.ignore_end {
             break Stop::End;
         }
         measured.tokens += 1;

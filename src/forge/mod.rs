@@ -25,3 +25,4 @@ pub mod source;
 pub mod synth;
 pub mod tokenizer;
 pub mod verify;
+pub mod vocabulary;

@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use bytemuck::{Zeroable, bytes_of, cast_slice};
 
 use crate::image::tokenizer::{
-    FLAG_ADD_BOS, MAGIC, Merge, NONE, PreTokenizer, TokenType, TokenizerHeader, TokenizerLayout,
-    TokenizerModel,
+    CHAT_TEMPLATE_SHIFT, ChatTemplate, FLAG_ADD_BOS, MAGIC, Merge, NONE, PreTokenizer, TokenType,
+    TokenizerHeader, TokenizerLayout, TokenizerModel,
 };
 
 /// A vocabulary as a model file states it.
@@ -32,6 +32,12 @@ pub struct TokenizerSource {
     pub eos: Option<u32>,
     /// Whether the model expects BOS before a prompt.
     pub add_bos: bool,
+    /// Tokens beside EOS that end an answer.
+    pub ends: Vec<u32>,
+    /// How the model wants a conversation written, where that is known.
+    pub chat_template: Option<ChatTemplate>,
+    /// What its template has the system say where the user sets nothing.
+    pub system_prompt: String,
 }
 
 /// Why a vocabulary can't be packed.
@@ -84,10 +90,10 @@ pub enum TokenizerError {
         /// Its type.
         found: i32,
     },
-    /// BOS or EOS outside the vocabulary.
+    /// BOS, EOS or another end outside the vocabulary.
     #[error("the {what} token is {found}: wanted less than the {tokens} tokens of the vocabulary")]
     BadToken {
-        /// BOS or EOS.
+        /// Which of them.
         what: &'static str,
         /// The id in the source.
         found: u32,
@@ -164,7 +170,7 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
         magic: MAGIC,
         model: model.code(),
         pre: pre.code(),
-        flags: if source.add_bos { FLAG_ADD_BOS } else { 0 },
+        flags: flags(source),
         bos: source.bos.unwrap_or(NONE),
         eos: source.eos.unwrap_or(NONE),
         token_count: count("tokens", texts.len())?,
@@ -174,6 +180,8 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
         merge_slots: merges.slots.len() as u32,
         merge_probe_max: merges.probe_max,
         special_count: special_ids.len() as u32,
+        end_count: short_count("tokens that end an answer", source.ends.len())?,
+        system_bytes: short_count("bytes of a system prompt", source.system_prompt.len())?,
         ..Zeroable::zeroed()
     };
     let layout = TokenizerLayout::of(&header);
@@ -192,7 +200,23 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
     put(layout.special_ids, cast_slice(&special_ids));
     put(layout.token_types, &type_codes);
     put(layout.blob, &blob);
+    let mut ends = source.ends.clone();
+    ends.sort_unstable();
+    put(layout.end_ids, cast_slice(&ends));
+    put(layout.system, source.system_prompt.as_bytes());
     Ok(section)
+}
+
+fn flags(source: &TokenizerSource) -> u32 {
+    let bos = if source.add_bos { FLAG_ADD_BOS } else { 0 };
+    bos | source.chat_template.map_or(0, ChatTemplate::code) << CHAT_TEMPLATE_SHIFT
+}
+
+/// `found` as a 16-bit count of the section.
+fn short_count(what: &'static str, found: usize) -> Result<u16, TokenizerError> {
+    let max = u64::from(u16::MAX);
+    let found = found as u64;
+    found.try_into().map_err(|_| TokenizerError::TooMany { what, found, max })
 }
 
 /// `found` as a count of the section. The last 32-bit value is kept for [`NONE`].
@@ -212,10 +236,11 @@ fn check_tokens(source: &TokenizerSource) -> Result<(), TokenizerError> {
     if source.types.len() != tokens {
         return Err(TokenizerError::TypeCount { tokens, types: source.types.len() });
     }
-    for (what, id) in [("BOS", source.bos), ("EOS", source.eos)] {
-        if let Some(found) = id.filter(|&id| id as usize >= tokens) {
-            return Err(TokenizerError::BadToken { what, found, tokens });
-        }
+    let named = [("BOS", source.bos), ("EOS", source.eos)];
+    let named = named.into_iter().filter_map(|(what, id)| Some((what, id?)));
+    let ends = source.ends.iter().map(|&id| ("end-of-turn", id));
+    if let Some((what, found)) = named.chain(ends).find(|&(_, id)| id as usize >= tokens) {
+        return Err(TokenizerError::BadToken { what, found, tokens });
     }
     if source.add_bos && source.bos.is_none() {
         return Err(TokenizerError::NoBos);

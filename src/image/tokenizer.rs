@@ -15,6 +15,8 @@
 //! special_ids    u32[special_count]        by first byte, longest first, then by id
 //! token_types    u8[token_count]           TokenType codes
 //! blob           u8[blob_bytes]            the tokens' bytes, back to back
+//! end_ids        u32[end_count]            tokens beside EOS that end an answer, ascending
+//! system         u8[system_bytes]          what a chat's system says unless told, UTF-8
 //! ```
 //!
 //! Each table starts at a multiple of [`SECTION_ALIGN`], the gaps are zero.
@@ -29,6 +31,8 @@ pub const NONE: u32 = u32::MAX;
 pub const SECTION_ALIGN: u64 = 16;
 /// Flag: the model expects BOS before a prompt.
 pub const FLAG_ADD_BOS: u32 = 1;
+/// The flags' bits 8 to 15 are the code of the model's [`ChatTemplate`], 0 where it is unknown.
+pub const CHAT_TEMPLATE_SHIFT: u32 = 8;
 
 /// The head of the section. Every field is little-endian.
 #[repr(C)]
@@ -42,7 +46,7 @@ pub struct TokenizerHeader {
     pub model: u32,
     /// [`PreTokenizer`] code.
     pub pre: u32,
-    /// [`FLAG_ADD_BOS`] or 0.
+    /// [`FLAG_ADD_BOS`] and the code of a [`ChatTemplate`].
     pub flags: u32,
     /// Token that begins a text, or [`NONE`].
     pub bos: u32,
@@ -62,8 +66,10 @@ pub struct TokenizerHeader {
     pub merge_probe_max: u32,
     /// Special tokens: control, user-defined and unknown ones.
     pub special_count: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Tokens beside EOS that end an answer.
+    pub end_count: u16,
+    /// Bytes of what a chat's system says unless told.
+    pub system_bytes: u16,
 }
 
 /// A slot of the merge table: tokens `left` and `right`, side by side, become `merged`.
@@ -166,6 +172,64 @@ impl PreTokenizer {
     }
 }
 
+/// How a conversation is written as one text. Codes start at 1: 0 is "none, or not known".
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChatTemplate {
+    /// `<|im_start|>role`, a line break, the message, `<|im_end|>`.
+    ChatMl,
+    /// `[INST] <<SYS>> .. <</SYS>> .. [/INST] .. </s>`.
+    Llama2,
+    /// `<|start_header_id|>role<|end_header_id|>`, the message, `<|eot_id|>`.
+    Llama3,
+    /// ` [INST] .. [/INST]` with spaces around; the system's words stand before the user's.
+    MistralV1,
+    /// `[INST] .. [/INST]`, the system's words before the last message of the user.
+    MistralV3,
+    /// As version 3, with `[SYSTEM_PROMPT] .. [/SYSTEM_PROMPT]`.
+    MistralV7,
+}
+
+impl ChatTemplate {
+    /// Every template, in the order of [`ChatTemplate::code`].
+    pub const ALL: [ChatTemplate; 6] = [
+        ChatTemplate::ChatMl,
+        ChatTemplate::Llama2,
+        ChatTemplate::Llama3,
+        ChatTemplate::MistralV1,
+        ChatTemplate::MistralV3,
+        ChatTemplate::MistralV7,
+    ];
+
+    /// The name a user chooses it by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ChatTemplate::ChatMl => "chatml",
+            ChatTemplate::Llama2 => "llama2",
+            ChatTemplate::Llama3 => "llama3",
+            ChatTemplate::MistralV1 => "mistral-v1",
+            ChatTemplate::MistralV3 => "mistral-v3",
+            ChatTemplate::MistralV7 => "mistral-v7",
+        }
+    }
+
+    /// Number in the header's flags.
+    pub const fn code(self) -> u32 {
+        match self {
+            ChatTemplate::ChatMl => 1,
+            ChatTemplate::Llama2 => 2,
+            ChatTemplate::Llama3 => 3,
+            ChatTemplate::MistralV1 => 4,
+            ChatTemplate::MistralV3 => 5,
+            ChatTemplate::MistralV7 => 6,
+        }
+    }
+
+    /// The template of a number in the header's flags, or `None`.
+    pub fn from_code(code: u32) -> Option<ChatTemplate> {
+        Self::ALL.into_iter().find(|template| template.code() == code)
+    }
+}
+
 /// What a token is for. Codes are those of GGUF's `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenType {
@@ -232,6 +296,10 @@ pub struct TokenizerLayout {
     pub token_types: u64,
     /// Of the tokens' bytes.
     pub blob: u64,
+    /// Of the tokens that end an answer.
+    pub end_ids: u64,
+    /// Of what a chat's system says.
+    pub system: u64,
     /// Bytes of the section.
     pub section_bytes: u64,
 }
@@ -248,7 +316,9 @@ impl TokenizerLayout {
         let special_ids = align(special_first + 257 * 4);
         let token_types = align(special_ids + header.special_count as u64 * 4);
         let blob = align(token_types + header.token_count as u64);
-        let section_bytes = align(blob + header.blob_bytes as u64);
+        let end_ids = align(blob + header.blob_bytes as u64);
+        let system = align(end_ids + header.end_count as u64 * 4);
+        let section_bytes = align(system + header.system_bytes as u64);
         TokenizerLayout {
             merges,
             token_offsets,
@@ -257,6 +327,8 @@ impl TokenizerLayout {
             special_ids,
             token_types,
             blob,
+            end_ids,
+            system,
             section_bytes,
         }
     }
@@ -283,6 +355,11 @@ mod tests {
             assert_eq!(pre.code() as usize, index);
             assert_eq!(PreTokenizer::from_code(pre.code()), Some(pre));
         }
+        for (index, template) in ChatTemplate::ALL.into_iter().enumerate() {
+            assert_eq!(template.code() as usize, index + 1);
+            assert_eq!(ChatTemplate::from_code(template.code()), Some(template));
+        }
+        assert_eq!(ChatTemplate::from_code(0), None);
         assert_eq!(TokenizerModel::from_code(1), None);
         assert_eq!(PreTokenizer::from_code(1), None);
         for code in 1..=6 {
@@ -310,6 +387,12 @@ mod tests {
         assert_eq!(layout.token_types, 2224 + 16);
         assert_eq!(layout.blob, 2240 + 16);
         assert_eq!(layout.section_bytes, 2256 + 32);
+        // The tables of 0 bytes leave the section as it is.
+        assert_eq!((layout.end_ids, layout.system), (2288, 2288));
+        let layout =
+            TokenizerLayout::of(&TokenizerHeader { end_count: 5, system_bytes: 1, ..header });
+        assert_eq!((layout.end_ids, layout.system), (2288, 2288 + 32));
+        assert_eq!(layout.section_bytes, 2320 + 16);
     }
 
     #[test]

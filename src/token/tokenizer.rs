@@ -3,8 +3,8 @@
 use bytemuck::Pod;
 
 use crate::image::tokenizer::{
-    FLAG_ADD_BOS, MAGIC, Merge, NONE, PreTokenizer, TokenType, TokenizerHeader, TokenizerLayout,
-    TokenizerModel,
+    CHAT_TEMPLATE_SHIFT, ChatTemplate, FLAG_ADD_BOS, MAGIC, Merge, NONE, PreTokenizer, TokenType,
+    TokenizerHeader, TokenizerLayout, TokenizerModel,
 };
 use crate::token::TokenError;
 
@@ -20,6 +20,8 @@ pub struct Tokenizer<'a> {
     special_ids: &'a [u32],
     token_types: &'a [u8],
     blob: &'a [u8],
+    end_ids: &'a [u32],
+    system: &'a str,
 }
 
 /// Where a special token stands in a text.
@@ -62,6 +64,8 @@ impl<'a> Tokenizer<'a> {
             special_ids: table(section, layout.special_ids, header.special_count as usize)?,
             token_types: table(section, layout.token_types, tokens)?,
             blob: table(section, layout.blob, header.blob_bytes as usize)?,
+            end_ids: table(section, layout.end_ids, header.end_count.into())?,
+            system: text(table(section, layout.system, header.system_bytes.into())?)?,
         };
         tokenizer.check_tokens()?;
         tokenizer.check_specials()?;
@@ -72,7 +76,9 @@ impl<'a> Tokenizer<'a> {
     fn check_tokens(&self) -> Result<(), TokenError> {
         let header = &self.header;
         at_least("its token count", header.token_count.into(), 1)?;
-        at_most("its flags", header.flags, FLAG_ADD_BOS)?;
+        at_most("its flags", header.flags & 0xFF, FLAG_ADD_BOS)?;
+        let templates = ChatTemplate::ALL.len() as u32;
+        at_most("its chat template", header.flags >> CHAT_TEMPLATE_SHIFT, templates)?;
         let mut longest = 0;
         let mut start = 0;
         for &end in self.token_offsets {
@@ -91,6 +97,9 @@ impl<'a> Tokenizer<'a> {
         let ends = [header.bos, header.eos];
         for &id in self.byte_ids.iter().chain(&ends).filter(|&&id| id != NONE) {
             self.check_id("a byte, BOS or EOS token", id)?;
+        }
+        for &id in self.end_ids {
+            self.check_id("a token that ends an answer", id)?;
         }
         if self.adds_bos() {
             at_most("its BOS token", header.bos, header.token_count - 1)?;
@@ -162,9 +171,24 @@ impl<'a> Tokenizer<'a> {
         Some(self.header.bos).filter(|&id| id != NONE)
     }
 
-    /// Token that ends a text: generation stops at it.
+    /// Token that ends a text.
     pub fn eos(&self) -> Option<u32> {
         Some(self.header.eos).filter(|&id| id != NONE)
+    }
+
+    /// Whether token `id` ends an answer: EOS, or a token such as `<|im_end|>` that ends a turn.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.eos() == Some(id) || self.end_ids.contains(&id)
+    }
+
+    /// How the model wants a conversation written, or `None` where the packer did not know.
+    pub fn chat_template(&self) -> Option<ChatTemplate> {
+        ChatTemplate::from_code(self.header.flags >> CHAT_TEMPLATE_SHIFT)
+    }
+
+    /// What the model's template has the system say where the user sets nothing; often empty.
+    pub fn system_prompt(&self) -> &'a str {
+        self.system
     }
 
     /// Whether the model expects BOS before a prompt.
@@ -241,6 +265,15 @@ fn table<T: Pod>(section: &[u8], offset: u64, count: usize) -> Result<&[T], Toke
         found: (address % 4) as u64,
         rule: "exactly",
         bound: 0,
+    })
+}
+
+fn text(bytes: &[u8]) -> Result<&str, TokenError> {
+    core::str::from_utf8(bytes).map_err(|error| TokenError::Section {
+        what: "the UTF-8 of its system prompt in bytes",
+        found: error.valid_up_to() as u64,
+        rule: "exactly",
+        bound: bytes.len() as u64,
     })
 }
 

@@ -14,7 +14,8 @@ pub use rope::Rope;
 
 use super::gguf::{GgmlType, Gguf, Tensor};
 use super::source::Format;
-use super::tokenizer::{TokenizerSource, build};
+use super::tokenizer::build;
+use super::vocabulary;
 use crate::image::Shape;
 use crate::image::header::Constants;
 use std::fmt::Display;
@@ -116,7 +117,8 @@ impl ModelFile {
             Format::Safetensors => RopeOrder::Halves,
         };
         let rope = Rope::read(&gguf, &keys, order)?;
-        let tokenizer = tokenizer(&gguf)?;
+        let tokenizer = build(&vocabulary::read(&gguf)?)
+            .map_err(|source| ModelFileError::Tokenizer { path: file.clone(), source })?;
         let shape = family.shape(&gguf, &keys, tokenizer.len() as u64)?;
         if let Some((name, limit, found)) = shape.range_fault() {
             return Err(ModelFileError::Shape { path: file, name, limit, found });
@@ -299,25 +301,4 @@ impl ModelFile {
             crate::image::WeightType::F16 => tensor.kind == GgmlType::F16,
         }
     }
-}
-
-fn tokenizer(gguf: &Gguf) -> Result<Vec<u8>, ModelFileError> {
-    let tokens = gguf.strings("tokenizer.ggml.tokens")?.to_vec();
-    let types = match gguf.opt_i32s("tokenizer.ggml.token_type")? {
-        Some(types) => types,
-        None => vec![1; tokens.len()],
-    };
-    let bos = gguf.opt_u32("tokenizer.ggml.bos_token_id")?;
-    let source = TokenizerSource {
-        model: gguf.string("tokenizer.ggml.model")?.into(),
-        pre: gguf.opt_string("tokenizer.ggml.pre")?.unwrap_or("default").into(),
-        tokens,
-        types,
-        merges: gguf.strings("tokenizer.ggml.merges")?.to_vec(),
-        bos,
-        eos: gguf.opt_u32("tokenizer.ggml.eos_token_id")?,
-        add_bos: gguf.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
-    };
-    let path = gguf.path().display().to_string();
-    build(&source).map_err(|source| ModelFileError::Tokenizer { path, source })
 }
