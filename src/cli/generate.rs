@@ -2,7 +2,6 @@
 
 use super::boot::Session;
 use super::fault::Fault;
-use crate::image::tokenizer::TokenType;
 use crate::metrics::{FetchCounters, Histogram};
 use crate::sys::{Faults, faults, now, stop_requested};
 use crate::token::{EncodeOptions, EncodeScratch, Sampler, TokenError};
@@ -183,7 +182,7 @@ fn decode(
             break Stop::End;
         }
         measured.tokens += 1;
-        emit(text_of(session, token))?;
+        emit(session.tokenizer.text_bytes(token))?;
         if end == session.tokens.len() {
             break Stop::Context;
         }
@@ -200,14 +199,6 @@ fn decode(
         measured.first = measured.decode;
     }
     Ok(())
-}
-
-/// What a token adds to the text: control tokens add nothing.
-fn text_of<'a>(session: &Session<'a>, token: u32) -> &'a [u8] {
-    match session.tokenizer.token_type(token) {
-        Some(TokenType::Control) => b"",
-        _ => session.tokenizer.token_bytes(token),
-    }
 }
 
 fn choose(session: &mut Session<'_>, sampler: &mut Sampler, end: usize) -> Result<u32, Fault> {

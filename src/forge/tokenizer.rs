@@ -1,37 +1,47 @@
 //! Packs a vocabulary into the tokenizer section of an image.
 //!
 //! Used by the packer and by build.rs. What it writes is laid out in `image::tokenizer`; the token
-//! room reads it. The byte-level alphabet of GPT-2 vocabularies is undone here, so the engine sees
-//! bytes only. Everything the engine would have to trust is checked here, and again there.
+//! room reads it. The byte-level alphabet of GPT-2 vocabularies and SentencePiece's sign for a
+//! space are undone here, so the engine sees bytes only. Everything the engine would have to trust
+//! is checked here, and again there.
+
+mod merges;
 
 use std::collections::HashMap;
 
 use bytemuck::{Zeroable, bytes_of, cast_slice};
 
 use crate::image::tokenizer::{
-    CHAT_TEMPLATE_SHIFT, ChatTemplate, FLAG_ADD_BOS, MAGIC, Merge, NONE, PreTokenizer, TokenType,
-    TokenizerHeader, TokenizerLayout, TokenizerModel,
+    CHAT_TEMPLATE_SHIFT, ChatTemplate, FLAG_ADD_BOS, FLAG_ADD_SPACE, MAGIC, NONE, PreTokenizer,
+    SPACE, TokenType, TokenizerHeader, TokenizerLayout, TokenizerModel, WHOLE,
 };
+use merges::MergeTable;
 
 /// A vocabulary as a model file states it.
 #[derive(Clone, Debug, Default)]
 pub struct TokenizerSource {
     /// GGUF's `tokenizer.ggml.model`, such as `gpt2`.
     pub model: String,
-    /// GGUF's `tokenizer.ggml.pre`, such as `gpt-2`.
+    /// GGUF's `tokenizer.ggml.pre`, such as `gpt-2`. SentencePiece's model needs none.
     pub pre: String,
-    /// The tokens' texts; a token's id is its place. Normal ones in the byte-level alphabet.
+    /// The tokens' texts; a token's id is its place. Normal ones in the byte-level alphabet, or
+    /// with SentencePiece's sign for a space.
     pub tokens: Vec<String>,
     /// GGUF's `tokenizer.ggml.token_type`, one a token.
     pub types: Vec<i32>,
     /// Pairs `left right`, first applied first.
     pub merges: Vec<String>,
+    /// One score a token, for SentencePiece's model: what becomes the highest one merges first.
+    /// Without scores its model has merges.
+    pub scores: Vec<f32>,
     /// Token that begins a text.
     pub bos: Option<u32>,
     /// Token that ends a text.
     pub eos: Option<u32>,
     /// Whether the model expects BOS before a prompt.
     pub add_bos: bool,
+    /// Whether a text gets a space before it, which is not part of it.
+    pub add_space: bool,
     /// Tokens beside EOS that end an answer.
     pub ends: Vec<u32>,
     /// How the model wants a conversation written, where that is known.
@@ -72,14 +82,37 @@ pub enum TokenizerError {
         /// How many there may be.
         max: u64,
     },
-    /// Types and tokens don't pair up.
-    #[error("the vocabulary has {tokens} tokens but {types} token types: wanted one type a token")]
-    TypeCount {
+    /// Types or scores and tokens don't pair up.
+    #[error(
+        "the vocabulary has {tokens} tokens but {found} token {what}s: wanted one {what} a token"
+    )]
+    NotOneEach {
+        /// A type or a score.
+        what: &'static str,
         /// Tokens in the source.
         tokens: usize,
-        /// Types in the source.
-        types: usize,
+        /// Types or scores in the source.
+        found: usize,
     },
+    /// A score that can't be compared.
+    #[error("the score of token {id} (`{token}`) is not a number: the model file is damaged")]
+    BadScore {
+        /// The token.
+        id: usize,
+        /// Its text.
+        token: String,
+    },
+    /// Byte tokens are named by their byte.
+    #[error("token {id} (`{token}`) stands for a byte: wanted a name from <0x00> to <0xFF>")]
+    BadByte {
+        /// The token.
+        id: usize,
+        /// Its text.
+        token: String,
+    },
+    /// Every text has spaces.
+    #[error("the vocabulary has no token for a space: wanted `{SPACE}`, check the model file")]
+    NoSpace,
     /// A type GGUF doesn't define.
     #[error("token {id} (`{token}`) has the type {found}: wanted 1 to 6")]
     BadType {
@@ -138,7 +171,19 @@ fn names_of_models() -> String {
 }
 
 fn names_of_pre_tokenizers() -> String {
-    PreTokenizer::ALL.map(PreTokenizer::name).join(" or ")
+    let names: Vec<&str> =
+        PreTokenizer::ALL.iter().filter_map(|pre| pre.names().first().copied()).collect();
+    names.join(" or ")
+}
+
+/// What is known of each token once the source is checked.
+struct Vocabulary {
+    model: TokenizerModel,
+    types: Vec<TokenType>,
+    /// Each token's bytes in a text.
+    texts: Vec<Vec<u8>>,
+    /// Token each byte starts as or falls back to, or [`NONE`].
+    byte_ids: Vec<u32>,
 }
 
 /// The packed section of `source`, a whole number of 16-byte units.
@@ -147,24 +192,22 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
         .into_iter()
         .find(|model| model.name() == source.model)
         .ok_or_else(|| TokenizerError::UnknownModel { name: source.model.clone() })?;
-    let pre = PreTokenizer::ALL
-        .into_iter()
-        .find(|pre| pre.name() == source.pre)
-        .ok_or_else(|| TokenizerError::UnknownPreTokenizer { name: source.pre.clone() })?;
+    let pre = pre_tokenizer(model, source)?;
     check_tokens(source)?;
 
     let types = token_types(source)?;
-    let byte_of = byte_alphabet();
-    let texts: Vec<Vec<u8>> =
-        source.tokens.iter().zip(&types).map(|(t, &ty)| token_bytes(t, ty, &byte_of)).collect();
+    let texts = token_texts(model, source, &types)?;
+    let byte_ids = byte_ids(model, &texts, &types);
+    let (special_first, special_ids) = specials(&texts, &types);
+    let vocabulary = Vocabulary { model, types, texts, byte_ids };
+    let merges = MergeTable::build(source, &vocabulary, pre)?;
+    let Vocabulary { types, texts, byte_ids, .. } = vocabulary;
     let mut offsets = vec![0u32];
     let mut blob = Vec::new();
     for text in &texts {
         blob.extend_from_slice(text);
         offsets.push(count("bytes", blob.len())?);
     }
-    let merges = MergeTable::build(source)?;
-    let (special_first, special_ids) = specials(&texts, &types);
 
     let mut header = TokenizerHeader {
         magic: MAGIC,
@@ -176,7 +219,7 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
         token_count: count("tokens", texts.len())?,
         token_bytes_max: texts.iter().map(Vec::len).max().unwrap_or(0) as u32,
         blob_bytes: count("bytes", blob.len())?,
-        merge_count: count("merges", source.merges.len())?,
+        merge_count: merges.count,
         merge_slots: merges.slots.len() as u32,
         merge_probe_max: merges.probe_max,
         special_count: special_ids.len() as u32,
@@ -195,7 +238,7 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
     put(0, bytes_of(&header));
     put(layout.merges, cast_slice(&merges.slots));
     put(layout.token_offsets, cast_slice(&offsets));
-    put(layout.byte_ids, cast_slice(&byte_ids(&texts, &types)));
+    put(layout.byte_ids, cast_slice(&byte_ids));
     put(layout.special_first, cast_slice(&special_first));
     put(layout.special_ids, cast_slice(&special_ids));
     put(layout.token_types, &type_codes);
@@ -209,7 +252,8 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
 
 fn flags(source: &TokenizerSource) -> u32 {
     let bos = if source.add_bos { FLAG_ADD_BOS } else { 0 };
-    bos | source.chat_template.map_or(0, ChatTemplate::code) << CHAT_TEMPLATE_SHIFT
+    let space = if source.add_space { FLAG_ADD_SPACE } else { 0 };
+    bos | space | source.chat_template.map_or(0, ChatTemplate::code) << CHAT_TEMPLATE_SHIFT
 }
 
 /// `found` as a 16-bit count of the section.
@@ -219,13 +263,35 @@ fn short_count(what: &'static str, found: usize) -> Result<u16, TokenizerError> 
     found.try_into().map_err(|_| TokenizerError::TooMany { what, found, max })
 }
 
-/// `found` as a count of the section. The last 32-bit value is kept for [`NONE`].
+/// `found` as a count of the section. The last 32-bit values are kept for [`WHOLE`] and the like.
 fn count(what: &'static str, found: usize) -> Result<u32, TokenizerError> {
-    u32::try_from(found).ok().filter(|&n| n != NONE).ok_or(TokenizerError::TooMany {
+    u32::try_from(found).ok().filter(|&n| n < WHOLE).ok_or(TokenizerError::TooMany {
         what,
         found: found as u64,
-        max: u64::from(NONE - 1),
+        max: u64::from(WHOLE - 1),
     })
+}
+
+/// How the text is cut: as a byte-level file says by name; SentencePiece's files leave it open.
+fn pre_tokenizer(
+    model: TokenizerModel,
+    source: &TokenizerSource,
+) -> Result<PreTokenizer, TokenizerError> {
+    match model {
+        TokenizerModel::Gpt2 => PreTokenizer::ALL
+            .into_iter()
+            .find(|pre| pre.names().contains(&source.pre.as_str()))
+            .ok_or_else(|| TokenizerError::UnknownPreTokenizer { name: source.pre.clone() }),
+        TokenizerModel::Llama if source.tokens.iter().any(|token| has_space_inside(token)) => {
+            Ok(PreTokenizer::Whole)
+        }
+        TokenizerModel::Llama => Ok(PreTokenizer::Words),
+    }
+}
+
+/// Whether a space stands behind another sign.
+fn has_space_inside(token: &str) -> bool {
+    token.trim_start_matches(SPACE).contains(SPACE)
 }
 
 fn check_tokens(source: &TokenizerSource) -> Result<(), TokenizerError> {
@@ -234,7 +300,7 @@ fn check_tokens(source: &TokenizerSource) -> Result<(), TokenizerError> {
         return Err(TokenizerError::Empty);
     }
     if source.types.len() != tokens {
-        return Err(TokenizerError::TypeCount { tokens, types: source.types.len() });
+        return Err(TokenizerError::NotOneEach { what: "type", tokens, found: source.types.len() });
     }
     let named = [("BOS", source.bos), ("EOS", source.eos)];
     let named = named.into_iter().filter_map(|(what, id)| Some((what, id?)));
@@ -277,21 +343,50 @@ fn byte_alphabet() -> HashMap<char, u8> {
         .collect()
 }
 
-/// Bytes of a token. Added tokens are plain text, and so is a normal one with a sign outside the
-/// alphabet: vocabularies extended by hand have such.
-fn token_bytes(token: &str, ty: TokenType, byte_of: &HashMap<char, u8>) -> Vec<u8> {
-    let coded = matches!(ty, TokenType::Normal | TokenType::Byte);
-    let bytes: Option<Vec<u8>> =
-        if coded { token.chars().map(|sign| byte_of.get(&sign).copied()).collect() } else { None };
-    bytes.unwrap_or_else(|| token.as_bytes().to_vec())
+/// Bytes of each token in a text. Added tokens are plain text, and so is a normal one with a sign
+/// outside the byte-level alphabet: vocabularies extended by hand have such.
+fn token_texts(
+    model: TokenizerModel,
+    source: &TokenizerSource,
+    types: &[TokenType],
+) -> Result<Vec<Vec<u8>>, TokenizerError> {
+    use TokenizerModel::{Gpt2, Llama};
+    let byte_of = byte_alphabet();
+    let coded = |token: &str| -> Option<Vec<u8>> {
+        token.chars().map(|sign| byte_of.get(&sign).copied()).collect()
+    };
+    let plain = |token: &str| token.as_bytes().to_vec();
+    let typed = source.tokens.iter().zip(types).enumerate();
+    let text = |(id, (token, &ty)): (usize, (&String, &TokenType))| match (model, ty) {
+        (_, TokenType::Byte) if byte_of_name(token).is_some() => {
+            Ok(byte_of_name(token).into_iter().collect())
+        }
+        (Llama, TokenType::Byte) => Err(TokenizerError::BadByte { id, token: token.clone() }),
+        (Llama, TokenType::Normal) => Ok(token.replace(SPACE, " ").into_bytes()),
+        (Gpt2, TokenType::Normal | TokenType::Byte) => {
+            Ok(coded(token).unwrap_or_else(|| plain(token)))
+        }
+        _ => Ok(plain(token)),
+    };
+    typed.map(text).collect()
 }
 
-/// Token each byte starts as. Some vocabularies lack bytes that valid UTF-8 never holds.
-fn byte_ids(texts: &[Vec<u8>], types: &[TokenType]) -> Vec<u32> {
+/// The byte that a byte token is named by, such as `<0x0A>`.
+fn byte_of_name(token: &str) -> Option<u8> {
+    let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
+    let is_hex = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    u8::from_str_radix(digits, 16).ok().filter(|_| is_hex)
+}
+
+/// Token each byte starts as or falls back to. Some vocabularies lack bytes that valid UTF-8 never
+/// holds. In SentencePiece's a sign of one byte is not the byte's token.
+fn byte_ids(model: TokenizerModel, texts: &[Vec<u8>], types: &[TokenType]) -> Vec<u32> {
     let mut ids = vec![NONE; 256];
-    for (id, (text, ty)) in texts.iter().zip(types).enumerate() {
-        if let ([byte], TokenType::Normal | TokenType::Byte) = (text.as_slice(), ty) {
-            ids[usize::from(*byte)] = id as u32;
+    for (id, (text, &ty)) in texts.iter().zip(types).enumerate() {
+        let stands_for_bytes =
+            ty == TokenType::Byte || model == TokenizerModel::Gpt2 && ty == TokenType::Normal;
+        if let (true, &[byte]) = (stands_for_bytes, text.as_slice()) {
+            ids[usize::from(byte)] = id as u32;
         }
     }
     ids
@@ -309,62 +404,4 @@ fn specials(texts: &[Vec<u8>], types: &[TokenType]) -> (Vec<u32>, Vec<u32>) {
         .map(|byte| ids.partition_point(|&id| usize::from(text(id)[0]) < byte) as u32)
         .collect();
     (first, ids)
-}
-
-/// The merges of a vocabulary, hashed.
-struct MergeTable {
-    slots: Vec<Merge>,
-    probe_max: u32,
-}
-
-impl MergeTable {
-    fn build(source: &TokenizerSource) -> Result<MergeTable, TokenizerError> {
-        let mut id_of = HashMap::with_capacity(source.tokens.len());
-        id_of.extend(
-            source.tokens.iter().enumerate().map(|(id, token)| (token.as_str(), id as u32)),
-        );
-        let merges = count("merges", source.merges.len())?;
-        let slots = count("merge slots", Merge::slots(merges) as usize)?;
-        let mut table = MergeTable { slots: vec![Merge::EMPTY; slots as usize], probe_max: 0 };
-        for (rank, merge) in source.merges.iter().enumerate() {
-            let (left, right) = merge
-                .split_once(' ')
-                .filter(|(left, right)| !left.is_empty() && !right.is_empty())
-                .ok_or_else(|| TokenizerError::NotAPair { rank, merge: merge.clone() })?;
-            let find = |token: &str| {
-                id_of.get(token).copied().ok_or_else(|| TokenizerError::MissingToken {
-                    rank,
-                    merge: merge.clone(),
-                    missing: token.to_string(),
-                })
-            };
-            let (left_id, right_id) = (find(left)?, find(right)?);
-            let merged = find(&format!("{left}{right}"))?;
-            let entry = Merge { left: left_id, right: right_id, rank: rank as u32, merged };
-            table.insert(entry).map_err(|first| TokenizerError::Repeated {
-                rank,
-                first,
-                merge: merge.clone(),
-            })?;
-        }
-        Ok(table)
-    }
-
-    /// Puts `entry` into the first empty slot from its home on, or returns the rank its pair has.
-    fn insert(&mut self, entry: Merge) -> Result<(), u32> {
-        let slots = self.slots.len();
-        let home = Merge::home(entry.left, entry.right, slots as u32) as usize;
-        for probe in 0..slots {
-            let slot = &mut self.slots[(home + probe) % slots];
-            if *slot == Merge::EMPTY {
-                *slot = entry;
-                self.probe_max = self.probe_max.max(probe as u32 + 1);
-                return Ok(());
-            }
-            if (slot.left, slot.right) == (entry.left, entry.right) {
-                return Err(slot.rank);
-            }
-        }
-        unreachable!("the table has more slots than merges");
-    }
 }

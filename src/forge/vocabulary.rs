@@ -1,27 +1,104 @@
 //! The vocabulary of a GGUF file, as the tokenizer's packer wants it.
 //!
-//! Called by `forge::model`. Keys of `tokenizer.ggml` that are absent mean what the format's own
-//! readers take them to mean.
+//! Called by `forge::model`. Keys of `tokenizer.ggml` that are absent mean what llama.cpp takes
+//! them to mean, with one exception: a byte-level vocabulary that names no BOS or EOS has none.
+//! `add_eos_token` is not followed: a prompt is there to be continued.
 
 use super::gguf::{Gguf, GgufError};
 use super::tokenizer::TokenizerSource;
+use crate::image::tokenizer::{PreTokenizer, TokenType, TokenizerModel};
+
+/// Names of tokens that end an answer: those llama.cpp knows, as far as families that run here have
+/// them.
+const END_NAMES: [&str; 21] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "</s>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<｜end▁of▁sentence｜>",
+    // Code models go on with another file behind these.
+    "<|fim_pad|>",
+    "<fim_pad>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<reponame>",
+    "<|file_sep|>",
+    "<PAD>",
+];
+/// Keys of tokens that end an answer, beside EOS.
+const END_KEYS: [&str; 5] = [
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id",
+    "tokenizer.ggml.fim_pad_token_id",
+    "tokenizer.ggml.fim_rep_token_id",
+    "tokenizer.ggml.fim_sep_token_id",
+];
 
 /// The vocabulary in `gguf`.
 pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
+    let model = gguf.string("tokenizer.ggml.model")?;
+    let pre = gguf.opt_string("tokenizer.ggml.pre")?.unwrap_or("default");
     let tokens = gguf.strings("tokenizer.ggml.tokens")?.to_vec();
-    let types = match gguf.opt_i32s("tokenizer.ggml.token_type")? {
-        Some(types) => types,
-        None => vec![1; tokens.len()],
+    let scored = model == TokenizerModel::Llama.name();
+    let id_of = |key: &str, default: u32| {
+        let absent = Some(default).filter(|&id| scored && (id as usize) < tokens.len());
+        Ok::<_, GgufError>(gguf.opt_u32(key)?.or(absent))
     };
+    let bos = id_of("tokenizer.ggml.bos_token_id", 1)?;
+    let eos = id_of("tokenizer.ggml.eos_token_id", 2)?;
+    let add_bos = scored || PreTokenizer::LlamaBpe.names().contains(&pre);
+    let stated = gguf.opt_i32s("tokenizer.ggml.token_type")?;
+    let mut types = stated.clone().unwrap_or_else(|| vec![NORMAL; tokens.len()]);
+    let mut ends = named_ends(&tokens, &mut types, stated.is_some());
+    for key in END_KEYS {
+        ends.extend(gguf.opt_u32(key)?);
+    }
+    ends.sort_unstable();
+    ends.dedup();
+    ends.retain(|&id| Some(id) != eos);
+    let key = "tokenizer.ggml.merges";
+    let merges =
+        if scored { gguf.opt_strings(key)?.unwrap_or_default() } else { gguf.strings(key)? };
     Ok(TokenizerSource {
-        model: gguf.string("tokenizer.ggml.model")?.into(),
-        pre: gguf.opt_string("tokenizer.ggml.pre")?.unwrap_or("default").into(),
-        tokens,
+        model: model.into(),
+        pre: pre.into(),
         types,
-        merges: gguf.strings("tokenizer.ggml.merges")?.to_vec(),
-        bos: gguf.opt_u32("tokenizer.ggml.bos_token_id")?,
-        eos: gguf.opt_u32("tokenizer.ggml.eos_token_id")?,
-        add_bos: gguf.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(false),
+        merges: merges.to_vec(),
+        scores: gguf.opt_f32s("tokenizer.ggml.scores")?.unwrap_or_default(),
+        bos,
+        eos,
+        add_bos: gguf.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos && bos.is_some()),
+        add_space: scored && gguf.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+        ends,
+        tokens,
         ..TokenizerSource::default()
     })
+}
+
+const NORMAL: i32 = TokenType::Normal.code() as i32;
+const CONTROL: i32 = TokenType::Control.code() as i32;
+const USER_DEFINED: i32 = TokenType::UserDefined.code() as i32;
+
+/// Tokens that end an answer by their name, each made a control token: as text, a user's message
+/// could spell it and end its turn. Where the file states types, a normal token of such a name is
+/// a word like any other.
+fn named_ends(tokens: &[String], types: &mut [i32], are_stated: bool) -> Vec<u32> {
+    let mut ends = Vec::new();
+    for (id, (token, ty)) in tokens.iter().zip(types).enumerate() {
+        let is_added = !are_stated || [CONTROL, USER_DEFINED].contains(ty);
+        if is_added && END_NAMES.contains(&token.as_str()) {
+            *ty = CONTROL;
+            ends.push(id as u32);
+        }
+    }
+    ends
 }

@@ -7,9 +7,11 @@
 //! ```text
 //! TokenizerHeader
 //! merges         Merge[merge_slots]        open addressing by (left, right), linear probing,
-//!                                          entered by rank
+//!                                          entered by rank; holds look-ups of other kinds too,
+//!                                          see CHARACTER and WHOLE
 //! token_offsets  u32[token_count + 1]      token i = blob[token_offsets[i]..token_offsets[i + 1]]
-//! byte_ids       u32[256]                  token a byte starts as, or NONE; the last of several
+//! byte_ids       u32[256]                  token a byte starts as or falls back to, or NONE; the
+//!                                          last of several
 //! special_first  u32[257]                  special_ids that start with byte b:
 //!                                          special_first[b]..special_first[b + 1]
 //! special_ids    u32[special_count]        by first byte, longest first, then by id
@@ -27,10 +29,21 @@ use bytemuck::{Pod, Zeroable};
 pub const MAGIC: [u8; 8] = *b"GNGLTOK1";
 /// "No such token": an absent BOS or EOS, a byte without a token, an empty merge slot.
 pub const NONE: u32 = u32::MAX;
+/// In place of a merge's left token: `right` is a Unicode scalar value, `merged` the token it
+/// starts as. Only where pieces start as characters.
+pub const CHARACTER: u32 = u32::MAX - 1;
+/// In place of a merge's left token: `right` is the [`piece_key`] of a token that merges do not
+/// reach, or the next free one above; `merged` is that token. Only where a piece that is a token
+/// is that token.
+pub const WHOLE: u32 = u32::MAX - 2;
+/// The sign that stands for a space in SentencePiece vocabularies.
+pub const SPACE: char = '\u{2581}';
 /// The section and each of its tables start at a multiple of this.
 pub const SECTION_ALIGN: u64 = 16;
 /// Flag: the model expects BOS before a prompt.
 pub const FLAG_ADD_BOS: u32 = 1;
+/// Flag: a text gets a space before it, which is not part of it.
+pub const FLAG_ADD_SPACE: u32 = 2;
 /// The flags' bits 8 to 15 are the code of the model's [`ChatTemplate`], 0 where it is unknown.
 pub const CHAT_TEMPLATE_SHIFT: u32 = 8;
 
@@ -46,7 +59,7 @@ pub struct TokenizerHeader {
     pub model: u32,
     /// [`PreTokenizer`] code.
     pub pre: u32,
-    /// [`FLAG_ADD_BOS`] and the code of a [`ChatTemplate`].
+    /// [`FLAG_ADD_BOS`], [`FLAG_ADD_SPACE`] and the code of a [`ChatTemplate`].
     pub flags: u32,
     /// Token that begins a text, or [`NONE`].
     pub bos: u32,
@@ -58,7 +71,7 @@ pub struct TokenizerHeader {
     pub token_bytes_max: u32,
     /// Bytes of all tokens.
     pub blob_bytes: u32,
-    /// Merges in the table.
+    /// Entries of the merge table.
     pub merge_count: u32,
     /// Slots of the merge table; more than `merge_count`.
     pub merge_slots: u32,
@@ -72,7 +85,8 @@ pub struct TokenizerHeader {
     pub system_bytes: u16,
 }
 
-/// A slot of the merge table: tokens `left` and `right`, side by side, become `merged`.
+/// A slot of the merge table: tokens `left` and `right`, side by side, become `merged`. Entries of
+/// other kinds have [`CHARACTER`] or [`WHOLE`] for `left`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Pod, Zeroable, PartialEq, Eq)]
 pub struct Merge {
@@ -80,7 +94,8 @@ pub struct Merge {
     pub left: u32,
     /// Right token.
     pub right: u32,
-    /// Place in the model's list of merges: the lowest is applied first.
+    /// Place in the model's list of merges, or of the score among its scores: the lowest is
+    /// applied first.
     pub rank: u32,
     /// The token they become.
     pub merged: u32,
@@ -104,21 +119,30 @@ impl Merge {
     }
 }
 
+/// Key of a piece in the merge table: the 32-bit FNV-1a hash of its bytes.
+pub fn piece_key(piece: &[u8]) -> u32 {
+    piece.iter().fold(0x811C_9DC5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 /// How a text becomes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenizerModel {
     /// Byte-level BPE: a piece starts as bytes, pairs merge by rank.
     Gpt2,
+    /// SentencePiece: a piece starts as characters, spaces are [`SPACE`], pairs merge by the score of
+    /// what they become; a character that is no token falls back to its bytes.
+    Llama,
 }
 
 impl TokenizerModel {
     /// Every model, in the order of [`TokenizerModel::code`].
-    pub const ALL: [TokenizerModel; 1] = [TokenizerModel::Gpt2];
+    pub const ALL: [TokenizerModel; 2] = [TokenizerModel::Gpt2, TokenizerModel::Llama];
 
     /// Value of GGUF's `tokenizer.ggml.model`.
     pub const fn name(self) -> &'static str {
         match self {
             TokenizerModel::Gpt2 => "gpt2",
+            TokenizerModel::Llama => "llama",
         }
     }
 
@@ -126,15 +150,13 @@ impl TokenizerModel {
     pub const fn code(self) -> u32 {
         match self {
             TokenizerModel::Gpt2 => 0,
+            TokenizerModel::Llama => 1,
         }
     }
 
     /// The model of a header's number, or `None`.
-    pub const fn from_code(code: u32) -> Option<TokenizerModel> {
-        match code {
-            0 => Some(TokenizerModel::Gpt2),
-            _ => None,
-        }
+    pub fn from_code(code: u32) -> Option<TokenizerModel> {
+        Self::ALL.into_iter().find(|model| model.code() == code)
     }
 }
 
@@ -143,16 +165,49 @@ impl TokenizerModel {
 pub enum PreTokenizer {
     /// GPT-2's expression: contractions, words, numbers, other signs, white space.
     Gpt2,
+    /// SmolLM's and StarCoder's: each digit alone, then GPT-2's between them.
+    SmolLm,
+    /// Qwen2's expression: a word takes the sign before it, other signs the line breaks behind
+    /// them; each digit alone.
+    Qwen2,
+    /// Llama 3's expression: Qwen2's with up to three digits together. A piece that is a token is
+    /// that token, whatever its merges say.
+    LlamaBpe,
+    /// Before each run of spaces: exact where no token of a SentencePiece vocabulary has a space
+    /// behind another sign.
+    Words,
+    /// The text is one piece: any other SentencePiece vocabulary.
+    Whole,
 }
 
 impl PreTokenizer {
     /// Every pre-tokenizer, in the order of [`PreTokenizer::code`].
-    pub const ALL: [PreTokenizer; 1] = [PreTokenizer::Gpt2];
+    pub const ALL: [PreTokenizer; 6] = [
+        PreTokenizer::Gpt2,
+        PreTokenizer::SmolLm,
+        PreTokenizer::Qwen2,
+        PreTokenizer::LlamaBpe,
+        PreTokenizer::Words,
+        PreTokenizer::Whole,
+    ];
 
-    /// Value of GGUF's `tokenizer.ggml.pre`.
-    pub const fn name(self) -> &'static str {
+    /// Values of GGUF's `tokenizer.ggml.pre` that mean this one's cuts, its usual name first; none
+    /// where the file does not choose.
+    pub const fn names(self) -> &'static [&'static str] {
         match self {
-            PreTokenizer::Gpt2 => "gpt-2",
+            PreTokenizer::Gpt2 => {
+                &["gpt-2", "phi-2", "mpt", "olmo", "jais", "a.x-4.0", "mellum", "trillion"]
+            }
+            PreTokenizer::SmolLm => {
+                &["smollm", "starcoder", "refact", "command-r", "codeshell", "minerva-7b"]
+            }
+            PreTokenizer::Qwen2 => {
+                &["qwen2", "deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "kormo"]
+            }
+            PreTokenizer::LlamaBpe => {
+                &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"]
+            }
+            PreTokenizer::Words | PreTokenizer::Whole => &[],
         }
     }
 
@@ -160,15 +215,22 @@ impl PreTokenizer {
     pub const fn code(self) -> u32 {
         match self {
             PreTokenizer::Gpt2 => 0,
+            PreTokenizer::SmolLm => 1,
+            PreTokenizer::Qwen2 => 2,
+            PreTokenizer::LlamaBpe => 3,
+            PreTokenizer::Words => 4,
+            PreTokenizer::Whole => 5,
         }
     }
 
     /// The pre-tokenizer of a header's number, or `None`.
-    pub const fn from_code(code: u32) -> Option<PreTokenizer> {
-        match code {
-            0 => Some(PreTokenizer::Gpt2),
-            _ => None,
-        }
+    pub fn from_code(code: u32) -> Option<PreTokenizer> {
+        Self::ALL.into_iter().find(|pre| pre.code() == code)
+    }
+
+    /// Whether a piece that is a token is that token, whatever its merges say.
+    pub const fn takes_whole_pieces(self) -> bool {
+        matches!(self, PreTokenizer::LlamaBpe)
     }
 }
 
@@ -360,13 +422,31 @@ mod tests {
             assert_eq!(ChatTemplate::from_code(template.code()), Some(template));
         }
         assert_eq!(ChatTemplate::from_code(0), None);
-        assert_eq!(TokenizerModel::from_code(1), None);
-        assert_eq!(PreTokenizer::from_code(1), None);
+        assert_eq!(TokenizerModel::from_code(2), None);
+        assert_eq!(PreTokenizer::from_code(6), None);
         for code in 1..=6 {
             assert_eq!(TokenType::from_code(code).map(TokenType::code), Some(code));
         }
         assert_eq!(TokenType::from_code(0), None);
         assert_eq!(TokenType::from_code(7), None);
+    }
+
+    #[test]
+    fn a_name_means_one_pre_tokenizer() {
+        let mut names: Vec<&str> =
+            PreTokenizer::ALL.iter().flat_map(|pre| pre.names()).copied().collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn keys_are_the_published_hash() {
+        // Test vectors of the FNV authors.
+        assert_eq!(piece_key(b""), 0x811c_9dc5);
+        assert_eq!(piece_key(b"a"), 0xe40c_292c);
+        assert_eq!(piece_key(b"foobar"), 0xbf9c_f968);
     }
 
     #[test]

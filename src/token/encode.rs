@@ -1,11 +1,15 @@
-//! Text to tokens: byte-level BPE over borrowed memory.
+//! Text to tokens, over borrowed memory: byte-level BPE and SentencePiece.
 //!
-//! Within a piece the pair of lowest rank merges first, the leftmost of equals. A tournament tree
-//! over the pairs' ranks finds it, so a piece of n bytes takes O(n log n) steps, whatever it holds.
+//! Special tokens cut a text first, then the pre-tokenizer cuts what stands between them into
+//! pieces. A piece starts as bytes or as characters, by the model; then both merge alike. The pair
+//! of lowest rank merges first, the leftmost of equals. A tournament tree over the pairs' ranks
+//! finds it, so a piece of n bytes takes O(n log n) steps, whatever it holds.
+
+use core::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::image::tokenizer::NONE;
+use crate::image::tokenizer::{NONE, SPACE, TokenizerModel};
 use crate::token::pre::piece_bytes;
 use crate::token::{TokenError, Tokenizer};
 
@@ -83,66 +87,132 @@ impl Tokenizer<'_> {
         scratch: &mut EncodeScratch<'_>,
         out: &mut [u32],
     ) -> Result<usize, TokenError> {
+        self.encode_marked(text, options.bos, |_| options.parse_special, scratch, out)
+    }
+
+    /// As [`Tokenizer::encode`], for a text that is only partly one's own, such as a conversation:
+    /// the name of a control token is read as that token where `is_mark` says so of its bytes, and
+    /// as text elsewhere.
+    pub fn encode_marked(
+        &self,
+        text: &str,
+        bos: bool,
+        is_mark: impl Fn(Range<usize>) -> bool,
+        scratch: &mut EncodeScratch<'_>,
+        out: &mut [u32],
+    ) -> Result<usize, TokenError> {
         let max = out.len();
         let mut sink = Sink { out, count: 0 };
-        if options.bos {
+        if bos {
             sink.push(self.bos().ok_or(TokenError::NoBos)?);
         }
-        let mut rest = text;
-        while let Some(special) = self.find_special(rest, options.parse_special) {
-            self.encode_plain(&rest[..special.start], scratch, &mut sink)?;
+        let mut at = 0;
+        while let Some(special) = self.find_special(text, at, &is_mark) {
+            self.encode_plain(&text[at..special.start], scratch, &mut sink)?;
             sink.push(special.id);
-            rest = &rest[special.end..];
+            at = special.end;
         }
-        self.encode_plain(rest, scratch, &mut sink)?;
+        self.encode_plain(&text[at..], scratch, &mut sink)?;
         if sink.count > max {
             return Err(TokenError::TooManyTokens { total: sink.count, max });
         }
         Ok(sink.count)
     }
 
+    /// Text without special tokens, from the start or from the last one on.
     fn encode_plain(
         &self,
         mut text: &str,
         scratch: &mut EncodeScratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenError> {
+        let mut space = self.adds_space();
         while !text.is_empty() {
             let (piece, rest) = text.split_at(piece_bytes(self.pre, text));
-            self.encode_piece(piece.as_bytes(), scratch, sink)?;
+            match self.whole_piece(piece.as_bytes()) {
+                Some(id) => sink.push(id),
+                None => self.encode_piece(piece, space, scratch, sink)?,
+            }
+            space = false;
             text = rest;
         }
         Ok(())
     }
 
+    fn whole_piece(&self, piece: &[u8]) -> Option<u32> {
+        if self.pre.takes_whole_pieces() { self.whole(piece) } else { None }
+    }
+
+    /// A piece, after the space that a text gets before it where `space`.
     fn encode_piece(
         &self,
-        piece: &[u8],
+        piece: &str,
+        space: bool,
         scratch: &mut EncodeScratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenError> {
-        let bytes = piece.len();
-        let max = scratch.piece_bytes_max();
+        let (bytes, max) = (piece.len() + usize::from(space), scratch.piece_bytes_max());
         if bytes > max {
             return Err(TokenError::PieceTooLong { bytes, max });
         }
-        let symbols = &mut scratch.symbols[..bytes];
-        for (index, (symbol, &byte)) in symbols.iter_mut().zip(piece).enumerate() {
-            let id = self.byte_ids[usize::from(byte)];
-            if id == NONE {
-                return Err(TokenError::NoByteToken { byte });
-            }
-            let prev = if index == 0 { NONE } else { index as u32 - 1 };
-            let next = if index + 1 == bytes { NONE } else { index as u32 + 1 };
-            *symbol = Symbol { id, prev, next };
+        let room = &mut scratch.symbols[..bytes];
+        let count = match self.model {
+            TokenizerModel::Gpt2 => self.start_as_bytes(piece.as_bytes(), room),
+            TokenizerModel::Llama => self.start_as_characters(piece, space, room)?,
+        };
+        let symbols = &mut room[..count];
+        for (index, symbol) in symbols.iter_mut().enumerate() {
+            symbol.prev = if index == 0 { NONE } else { index as u32 - 1 };
+            symbol.next = if index + 1 == count { NONE } else { index as u32 + 1 };
         }
-        self.merge_symbols(symbols, &mut scratch.ranks[..2 * bytes.next_power_of_two()]);
+        self.merge_symbols(symbols, &mut scratch.ranks[..2 * count.next_power_of_two()]);
         let mut at = 0;
         while let Some(symbol) = symbols.get(at) {
             sink.push(symbol.id);
             at = symbol.next as usize;
         }
         Ok(())
+    }
+
+    /// Writes the ids of `bytes`; returns their number. Some vocabularies lack control characters:
+    /// a byte that is no token is left out, as the models' own tokenizers do.
+    fn start_as_bytes(&self, bytes: &[u8], symbols: &mut [Symbol]) -> usize {
+        let ids = bytes.iter().map(|&byte| self.byte_ids[usize::from(byte)]);
+        let mut count = 0;
+        for (symbol, id) in symbols.iter_mut().zip(ids.filter(|&id| id != NONE)) {
+            symbol.id = id;
+            count += 1;
+        }
+        count
+    }
+
+    /// Writes the ids of the characters of `piece`, in which a space is [`SPACE`], and those of its
+    /// bytes for a character that is no token; returns their number. Byte tokens never merge.
+    fn start_as_characters(
+        &self,
+        piece: &str,
+        space: bool,
+        symbols: &mut [Symbol],
+    ) -> Result<usize, TokenError> {
+        let mut count = 0;
+        let mut push = |id| {
+            symbols[count].id = id;
+            count += 1;
+        };
+        for c in space.then_some(' ').into_iter().chain(piece.chars()) {
+            let c = if c == ' ' { SPACE } else { c };
+            if let Some(id) = self.character(c) {
+                push(id);
+                continue;
+            }
+            for &byte in c.encode_utf8(&mut [0; 4]).as_bytes() {
+                match self.byte_ids[usize::from(byte)] {
+                    NONE => return Err(TokenError::NoByteToken { byte }),
+                    id => push(id),
+                }
+            }
+        }
+        Ok(count)
     }
 
     /// Merges neighbours until no pair has a rank. `ranks` has two words for each of a power of two

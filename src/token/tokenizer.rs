@@ -1,10 +1,13 @@
 //! The tokenizer section, checked once and then read in place.
 
+use core::ops::Range;
+
 use bytemuck::Pod;
 
 use crate::image::tokenizer::{
-    CHAT_TEMPLATE_SHIFT, ChatTemplate, FLAG_ADD_BOS, MAGIC, Merge, NONE, PreTokenizer, TokenType,
-    TokenizerHeader, TokenizerLayout, TokenizerModel,
+    CHARACTER, CHAT_TEMPLATE_SHIFT, ChatTemplate, FLAG_ADD_BOS, FLAG_ADD_SPACE, MAGIC, Merge, NONE,
+    PreTokenizer, SPACE, TokenType, TokenizerHeader, TokenizerLayout, TokenizerModel, WHOLE,
+    piece_key,
 };
 use crate::token::TokenError;
 
@@ -12,6 +15,7 @@ use crate::token::TokenError;
 #[derive(Clone, Copy, Debug)]
 pub struct Tokenizer<'a> {
     header: TokenizerHeader,
+    pub(super) model: TokenizerModel,
     pub(super) pre: PreTokenizer,
     merges: &'a [Merge],
     token_offsets: &'a [u32],
@@ -45,9 +49,11 @@ impl<'a> Tokenizer<'a> {
         let layout = TokenizerLayout::of(&header);
         exactly("its stated size", header.section_bytes.into(), layout.section_bytes)?;
         at_least("its size in bytes", section.len() as u64, layout.section_bytes)?;
-        if TokenizerModel::from_code(header.model).is_none() {
-            return Err(at_most_error("its model code", header.model, TokenizerModel::ALL.len()));
-        }
+        let model = TokenizerModel::from_code(header.model).ok_or(at_most_error(
+            "its model code",
+            header.model,
+            TokenizerModel::ALL.len(),
+        ))?;
         let pre = PreTokenizer::from_code(header.pre).ok_or(at_most_error(
             "its pre-tokenizer code",
             header.pre,
@@ -56,6 +62,7 @@ impl<'a> Tokenizer<'a> {
         let tokens = header.token_count as usize;
         let tokenizer = Tokenizer {
             header,
+            model,
             pre,
             merges: table(section, layout.merges, header.merge_slots as usize)?,
             token_offsets: table(section, layout.token_offsets, tokens + 1)?,
@@ -76,7 +83,7 @@ impl<'a> Tokenizer<'a> {
     fn check_tokens(&self) -> Result<(), TokenError> {
         let header = &self.header;
         at_least("its token count", header.token_count.into(), 1)?;
-        at_most("its flags", header.flags & 0xFF, FLAG_ADD_BOS)?;
+        at_most("its flags", header.flags & 0xFF, FLAG_ADD_BOS | FLAG_ADD_SPACE)?;
         let templates = ChatTemplate::ALL.len() as u32;
         at_most("its chat template", header.flags >> CHAT_TEMPLATE_SHIFT, templates)?;
         let mut longest = 0;
@@ -137,8 +144,10 @@ impl<'a> Tokenizer<'a> {
                 continue;
             }
             count += 1;
-            for id in [merge.left, merge.right, merge.merged] {
-                self.check_id("a merge's token", id)?;
+            self.check_id("a merge's token", merge.merged)?;
+            if ![CHARACTER, WHOLE].contains(&merge.left) {
+                self.check_id("a merge's token", merge.left)?;
+                self.check_id("a merge's token", merge.right)?;
             }
             at_least("its merge count", header.merge_count.into(), u64::from(merge.rank) + 1)?;
             let home = Merge::home(merge.left, merge.right, slots);
@@ -149,7 +158,10 @@ impl<'a> Tokenizer<'a> {
                 u64::from(probe) + 1,
             )?;
         }
-        exactly("its number of merges", count, header.merge_count.into())
+        exactly("its number of merges", count, header.merge_count.into())?;
+        // A space is one byte of a text: as one symbol it fits where the text does.
+        let spaces = self.model == TokenizerModel::Gpt2 || self.character(SPACE).is_some();
+        exactly("its number of tokens for a space", spaces.into(), 1)
     }
 
     fn check_id(&self, what: &'static str, id: u32) -> Result<(), TokenError> {
@@ -196,6 +208,11 @@ impl<'a> Tokenizer<'a> {
         self.header.flags & FLAG_ADD_BOS != 0
     }
 
+    /// Whether a text gets a space before it, which is not part of it.
+    pub fn adds_space(&self) -> bool {
+        self.header.flags & FLAG_ADD_SPACE != 0
+    }
+
     /// Bytes of token `id`: often not whole characters, see [`crate::token::Utf8Stream`]. Empty
     /// where there is no such token.
     pub fn token_bytes(&self, id: u32) -> &'a [u8] {
@@ -204,6 +221,24 @@ impl<'a> Tokenizer<'a> {
             Some(&[start, end]) => self.blob.get(start as usize..end as usize).unwrap_or_default(),
             _ => &[],
         }
+    }
+
+    /// What token `id` adds to a text: nothing where it steers the model, stands for what the
+    /// vocabulary can't say or is unused.
+    pub fn text_bytes(&self, id: u32) -> &'a [u8] {
+        match self.token_type(id) {
+            Some(TokenType::Normal | TokenType::UserDefined | TokenType::Byte) => {
+                self.token_bytes(id)
+            }
+            _ => &[],
+        }
+    }
+
+    /// What token `id` adds to a text that starts with it: [`Tokenizer::text_bytes`] without the
+    /// space that the model's texts get before them.
+    pub fn first_bytes(&self, id: u32) -> &'a [u8] {
+        let bytes = self.text_bytes(id);
+        bytes.strip_prefix(b" ").filter(|_| self.adds_space()).unwrap_or(bytes)
     }
 
     /// What token `id` is for, or `None` where there is no such token.
@@ -228,24 +263,43 @@ impl<'a> Tokenizer<'a> {
         None
     }
 
-    /// The first special token in `text`, the longest one where several start together. Control
-    /// and unknown tokens count only where `parse_special`; user-defined ones are text and always
-    /// do.
-    pub(super) fn find_special(&self, text: &str, parse_special: bool) -> Option<SpecialMatch> {
+    /// The token a character starts as, or `None` where only its bytes are tokens.
+    pub(super) fn character(&self, c: char) -> Option<u32> {
+        self.merge(CHARACTER, c.into()).map(|entry| entry.merged)
+    }
+
+    /// The token that is `piece` though merges don't reach it.
+    pub(super) fn whole(&self, piece: &[u8]) -> Option<u32> {
+        let first = piece_key(piece);
+        let keys = (0..self.header.merge_count).map(|step| first.wrapping_add(step));
+        let entries = keys.map_while(|key| self.merge(WHOLE, key));
+        entries.map(|entry| entry.merged).find(|&id| self.token_bytes(id) == piece)
+    }
+
+    /// The first special token in `text` from byte `from` on, the longest one where several start
+    /// together. Control and unknown tokens count only where `is_mark` their bytes; user-defined
+    /// ones are text and always do.
+    pub(super) fn find_special(
+        &self,
+        text: &str,
+        from: usize,
+        is_mark: &impl Fn(Range<usize>) -> bool,
+    ) -> Option<SpecialMatch> {
         if self.special_ids.is_empty() {
             return None;
         }
         let bytes = text.as_bytes();
-        let wanted = |id: u32| parse_special || self.token_type(id) == Some(TokenType::UserDefined);
-        for (start, &byte) in bytes.iter().enumerate() {
+        for (start, &byte) in bytes.iter().enumerate().skip(from) {
             let first = self.special_first[usize::from(byte)] as usize;
             let last = self.special_first[usize::from(byte) + 1] as usize;
-            for &id in self.special_ids[first..last].iter().filter(|&&id| wanted(id)) {
+            for &id in &self.special_ids[first..last] {
                 let special = self.token_bytes(id);
                 let end = start + special.len();
                 // A damaged section could hold half a character.
                 let whole = text.is_char_boundary(start) && text.is_char_boundary(end);
-                if bytes[start..].starts_with(special) && whole {
+                let found = whole && bytes[start..].starts_with(special);
+                let is_text = || self.token_type(id) == Some(TokenType::UserDefined);
+                if found && (is_text() || is_mark(start..end)) {
                     return Some(SpecialMatch { start, end, id });
                 }
             }
