@@ -4,8 +4,12 @@
 //! the demo model's maker and, for other vocabularies, from llama.cpp's test vectors.
 #![cfg(feature = "host")]
 
+#[path = "tokenizer/damage.rs"]
+mod damage;
 #[path = "tokenizer/reference.rs"]
 mod reference;
+#[path = "tokenizer/vocabulary.rs"]
+mod vocabularies;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +18,7 @@ use std::time::{Duration, Instant};
 use ganglion::forge::gguf::Gguf;
 use ganglion::forge::tokenizer::{TokenizerError, TokenizerSource, build};
 use ganglion::forge::vocabulary;
-use ganglion::image::tokenizer::{TokenType, TokenizerLayout};
+use ganglion::image::tokenizer::TokenType;
 use ganglion::token::{EncodeOptions, EncodeScratch, TokenError, Tokenizer, Utf8Stream};
 use serde_json::Value;
 
@@ -86,6 +90,36 @@ fn gguf_source(path: &Path) -> TokenizerSource {
     vocabulary::read(&Gguf::open(path).unwrap()).unwrap()
 }
 
+/// Merges without every fifth, so that some tokens are left to whole pieces.
+fn thinned(merges: &[String]) -> Vec<String> {
+    let kept = merges.iter().enumerate().filter(|(rank, _)| rank % 5 != 4);
+    kept.map(|(_, merge)| merge.clone()).collect()
+}
+
+/// The SentencePiece vocabulary of data/tokenizer/spm.json, and its cases.
+fn spm_source() -> (TokenizerSource, Value) {
+    let file = json(&vector_file("spm.json"));
+    let tokens: Vec<String> = serde_json::from_value(file["tokens"].clone()).unwrap();
+    let types = [vec![2, 3, 3], vec![6; 256], vec![1; tokens.len() - 259]].concat();
+    let source = TokenizerSource {
+        model: "llama".into(),
+        types,
+        scores: (0..tokens.len()).map(|id| -((id / 4) as f32)).collect(),
+        tokens,
+        bos: Some(1),
+        eos: Some(2),
+        add_bos: true,
+        add_space: true,
+        ..TokenizerSource::default()
+    };
+    (source, file["cases"].clone())
+}
+
+fn vector_file(name: &str) -> String {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/");
+    fs::read_to_string(format!("{folder}{name}")).unwrap()
+}
+
 /// Bytes as tokens, merges `a b`, `b c`, `ab c`, and one special token of each kind.
 fn small_source() -> TokenizerSource {
     let mut source = TokenizerSource {
@@ -112,6 +146,20 @@ fn small_source() -> TokenizerSource {
     source
 }
 
+/// Bytes, four characters and what they merge to; the name of a control token is no merge.
+fn small_spm() -> TokenizerSource {
+    let named = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let text = ["\u{2581}", "a", "b", "<", "s", ">", "ab", "\u{2581}a", "\u{2581}ab", "abab", "<s"];
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
+    tokens.extend(named.chain(text.map(String::from)));
+    tokens.push("<tool>".into());
+    let types = [vec![2, 3, 3], vec![6; 256], vec![1; text.len()], vec![4]].concat();
+    let scores = (0..tokens.len()).map(|id| if id < 3 { 0.0 } else { -(id as f32) }).collect();
+    let (ends, system_prompt) = (vec![1], "Be brief.".into());
+    let spm = spm_source().0;
+    TokenizerSource { tokens, types, scores, ends, system_prompt, ..spm }
+}
+
 const PLAIN: EncodeOptions = EncodeOptions { bos: false, parse_special: false };
 const SPECIAL: EncodeOptions = EncodeOptions { bos: false, parse_special: true };
 const BOS: EncodeOptions = EncodeOptions { bos: true, parse_special: false };
@@ -129,9 +177,11 @@ fn encode(tokenizer: &Tokenizer<'_>, text: &str, options: EncodeOptions) -> Vec<
 fn decode(tokenizer: &Tokenizer<'_>, ids: &[u32]) -> String {
     let mut stream = Utf8Stream::new();
     let mut text = String::new();
-    for (index, &id) in ids.iter().enumerate() {
-        let bytes = if index == 0 { tokenizer.first_bytes(id) } else { tokenizer.text_bytes(id) };
+    let mut is_first = true;
+    for &id in ids {
+        let bytes = if is_first { tokenizer.first_bytes(id) } else { tokenizer.text_bytes(id) };
         stream.push(bytes, |part| text.push_str(part));
+        is_first &= tokenizer.text_bytes(id).is_empty();
     }
     stream.finish(|part| text.push_str(part));
     text
@@ -181,8 +231,7 @@ fn the_model_file_holds_the_same_vocabulary() {
 fn reference_vectors() {
     let section = Section::of(&demo_source());
     let tokenizer = section.tokenizer();
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/tokenizer/vectors.json");
-    let cases = json(&fs::read_to_string(path).unwrap());
+    let cases = json(&vector_file("vectors.json"));
     let cases = cases.as_array().unwrap();
     assert!(cases.len() > 300);
     for case in cases {
@@ -192,6 +241,47 @@ fn reference_vectors() {
         assert_eq!(decode(&tokenizer, &plain), text);
         let special = if case[2].is_null() { plain } else { ids(&case[2]) };
         assert_eq!(encode(&tokenizer, text, SPECIAL), special, "{text:?}, special");
+    }
+}
+
+#[test]
+fn the_same_vocabulary_under_other_expressions() {
+    let cases = json(&vector_file("pre.json"));
+    let cases = cases.as_array().unwrap();
+    assert!(cases.len() > 150);
+    for (index, pre) in ["smollm", "qwen2", "llama-bpe"].into_iter().enumerate() {
+        let mut source = TokenizerSource { pre: pre.into(), ..demo_source() };
+        if pre == "llama-bpe" {
+            source.merges = thinned(&source.merges);
+        }
+        let section = Section::of(&source);
+        let tokenizer = section.tokenizer();
+        for case in cases {
+            let (text, wanted) = (case[0].as_str().unwrap(), ids(&case[index + 1]));
+            assert_eq!(encode(&tokenizer, text, PLAIN), wanted, "{pre}: {text:?}");
+            assert_eq!(decode(&tokenizer, &wanted), text, "{pre}");
+        }
+    }
+}
+
+#[test]
+fn sentencepiece_vectors() {
+    let (source, cases) = spm_source();
+    let cases = cases.as_array().unwrap();
+    assert!(cases.len() > 150);
+    // A token with a space inside that no text here has: the text is one piece then.
+    let mut whole = source.clone();
+    whole.tokens.push("\u{1F999}\u{2581}".into());
+    whole.types.push(1);
+    whole.scores.push(0.0);
+    for source in [source, whole] {
+        let section = Section::of(&source);
+        let tokenizer = section.tokenizer();
+        for case in cases {
+            let (text, wanted) = (case[0].as_str().unwrap(), ids(&case[1]));
+            assert_eq!(encode(&tokenizer, text, PLAIN), wanted, "{text:?}");
+            assert_eq!(decode(&tokenizer, &wanted), text.replace('\u{2581}', " "));
+        }
     }
 }
 
@@ -230,6 +320,69 @@ fn special_tokens_only_when_asked() {
     assert_eq!(tokenizer.token_bytes(264), b"");
     assert_eq!(tokenizer.token_bytes(u32::MAX), b"");
     assert_eq!(tokenizer.token_bytes_max(), 7);
+}
+
+#[test]
+fn sentencepiece_by_hand() {
+    let section = Section::of(&small_spm());
+    let tokenizer = section.tokenizer();
+    let spelled = |text, options| {
+        let ids = encode(&tokenizer, text, options);
+        let names = ids.iter().map(|&id| small_spm().tokens[id as usize].clone());
+        names.collect::<Vec<_>>().join(" ")
+    };
+    // `ab` has the highest score of all that two neighbours become.
+    assert_eq!(spelled("abab", PLAIN), "▁ab ab");
+    assert_eq!(spelled("b abab", PLAIN), "▁ b ▁ab ab");
+    assert_eq!(spelled("babab", PLAIN), "▁ b abab");
+    assert_eq!(spelled("é a", PLAIN), "▁ <0xC3> <0xA9> ▁a");
+    // The name of a control token is text; a space goes before a text, and after such a token.
+    assert_eq!(spelled("<s>", PLAIN), "▁ <s >");
+    assert_eq!(spelled("a<s>a<s>", SPECIAL), "▁a <s> ▁a <s>");
+    assert_eq!(spelled("a<tool>a", PLAIN), "▁a <tool> ▁a");
+    assert_eq!(decode(&tokenizer, &encode(&tokenizer, " a  é", PLAIN)), " a  é");
+    assert_eq!(decode(&tokenizer, &[1, 266, 0, 266]), "a a");
+    assert_eq!((tokenizer.first_bytes(266), tokenizer.text_bytes(266)), (&b"a"[..], &b" a"[..]));
+
+    let bare = TokenizerSource { add_space: false, ..small_spm() };
+    let section = Section::of(&bare);
+    let tokenizer = section.tokenizer();
+    assert_eq!(encode(&tokenizer, "ab a", PLAIN), [265, 266]);
+    assert_eq!(tokenizer.first_bytes(266), b" a");
+
+    // Without byte tokens a character that is no token can't be said.
+    let mut mute = small_spm();
+    mute.types[3..259].fill(5);
+    let section = Section::of(&mute);
+    let mut words = vec![0; EncodeScratch::words(64)];
+    let mut scratch = EncodeScratch::new(&mut words);
+    let found = section.tokenizer().encode("é", PLAIN, &mut scratch, &mut [0; 8]);
+    assert_eq!(found, Err(TokenError::NoByteToken { byte: 0xC3 }));
+}
+
+#[test]
+fn marks_are_read_where_they_are_ones_own() {
+    let section = Section::of(&small_source());
+    let tokenizer = section.tokenizer();
+    let text = "<s>ab<s><tool>ab<s>";
+    let marked = |marks: &[std::ops::Range<usize>]| {
+        let is_mark = |found: std::ops::Range<usize>| {
+            marks.iter().any(|mark| mark.start <= found.start && found.end <= mark.end)
+        };
+        let mut words = vec![0; EncodeScratch::words(64)];
+        let mut scratch = EncodeScratch::new(&mut words);
+        let mut out = [0; 32];
+        let count = tokenizer.encode_marked(text, true, is_mark, &mut scratch, &mut out).unwrap();
+        out[..count].to_vec()
+    };
+    let spelled = encode(&tokenizer, "<s>", PLAIN);
+    let ab = 256;
+    let wanted = [&[259, 259, ab], &*spelled, &[261, ab, 259]].concat();
+    assert_eq!(marked(&[0..3, 16..19]), wanted);
+    // Half in what is one's own is not one's own.
+    let wanted = [&[259], &*spelled, &[ab, 259, 261, ab], &*spelled].concat();
+    assert_eq!(marked(&[0..2, 5..8, 17..19]), wanted);
+    assert_eq!(marked(&[0..8, 8..19]), encode(&tokenizer, text, EncodeOptions { bos: true, ..SPECIAL }));
 }
 
 #[test]
@@ -280,13 +433,14 @@ fn one_long_piece_takes_no_time() {
     }
 }
 
+fn refused(source: TokenizerSource, wanted: &str) {
+    let error: TokenizerError = build(&source).expect_err(wanted);
+    assert_eq!(error.to_string(), wanted);
+}
+
 #[test]
 fn bad_vocabularies_are_refused_in_a_sentence() {
     let small = small_source();
-    let refused = |source: TokenizerSource, wanted: &str| {
-        let error: TokenizerError = build(&source).expect_err(wanted);
-        assert_eq!(error.to_string(), wanted);
-    };
     let merges = |list: &[&str]| TokenizerSource {
         merges: list.iter().map(|merge| merge.to_string()).collect(),
         ..small.clone()
@@ -335,161 +489,42 @@ fn bad_vocabularies_are_refused_in_a_sentence() {
     );
 }
 
-/// SplitMix64: enough to choose what to damage.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((mixed ^ (mixed >> 31)) % limit as u64) as usize
-    }
-}
-
 #[test]
-fn a_damaged_section_never_panics() {
-    let good = build(&small_source()).unwrap();
-    let mut words = vec![0; EncodeScratch::words(64)];
-    let mut out = [0; 64];
-    let layout = TokenizerLayout::of(bytemuck::from_bytes(&Section::new(&good).bytes()[..64]));
-    let parts = [
-        0,
-        layout.merges,
-        layout.token_offsets,
-        layout.byte_ids,
-        layout.special_first,
-        layout.special_ids,
-        layout.token_types,
-        layout.blob,
-        layout.section_bytes,
-    ]
-    .map(|offset| offset as usize);
-    let (mut refused, mut accepted) = (0, 0);
-    for seed in 0..10_000 {
-        let mut random = Random(seed);
-        let mut section = Section::new(&good);
-        let bytes = section.bytes();
-        for _ in 0..=random.below(3) {
-            let part = random.below(parts.len() - 1);
-            let at = parts[part] + random.below(parts[part + 1] - parts[part]);
-            let word = [random.below(264) as u32, u32::MAX, 1 << random.below(32)][random.below(3)];
-            match random.below(3) {
-                0 => bytes[at / 4 * 4..][..4].copy_from_slice(&word.to_le_bytes()),
-                1 => bytes[at] ^= 1 << random.below(8),
-                _ => bytes[at] = random.below(256) as u8,
-            }
-        }
-        let length = if random.below(8) == 0 { random.below(good.len()) } else { good.len() };
-        let Ok(tokenizer) = Tokenizer::new(&section.bytes()[..length]) else {
-            refused += 1;
-            continue;
-        };
-        accepted += 1;
-        let mut scratch = EncodeScratch::new(&mut words);
-        for text in ["abcabcaabbcc", "<s>ab<tool>>é<unk>Ω<", "  don't 12 \u{1F642}\n"] {
-            for options in [PLAIN, EncodeOptions { bos: true, parse_special: true }] {
-                let _ = tokenizer.encode(text, options, &mut scratch, &mut out);
-            }
-        }
-        let _ = decode(&tokenizer, &(0..270).collect::<Vec<_>>());
-        let _ = tokenizer.encode(&"abc".repeat(9), PLAIN, &mut scratch, &mut []);
-    }
-    assert!(refused > 500 && accepted > 500, "{refused} refused, {accepted} accepted");
-}
-
-/// The sentence that refuses `source` with the 32-bit `words` at byte `at` of its section.
-fn refusal(source: &TokenizerSource, at: u64, words: &[u32]) -> String {
-    let mut section = Section::of(source);
-    let damage: &[u8] = bytemuck::cast_slice(words);
-    section.bytes()[at as usize..][..damage.len()].copy_from_slice(damage);
-    match Tokenizer::new(section.bytes()) {
-        Ok(_) => format!("{words:?} at {at} were accepted"),
-        Err(error) => error.to_string(),
-    }
-}
-
-#[test]
-fn every_claim_is_checked() {
-    let source = small_source();
-    let mut section = Section::of(&source);
-    let layout = TokenizerLayout::of(bytemuck::from_bytes(&section.bytes()[..64]));
-    let merges: &[[u32; 4]] = bytemuck::cast_slice(
-        &section.bytes()[layout.merges as usize..layout.token_offsets as usize],
+fn bad_sentencepiece_vocabularies_are_refused_in_a_sentence() {
+    let spm = small_spm();
+    refused(
+        TokenizerSource { scores: vec![0.0; 2], ..spm.clone() },
+        "the vocabulary has 271 tokens but 2 token scores: wanted one score a token",
     );
-    let occupied = merges.iter().position(|merge| merge[0] != u32::MAX).unwrap();
-    let merge = layout.merges + 16 * occupied as u64;
-    let special_first = |byte: u8| layout.special_first + 4 * u64::from(byte);
-    let cases: [(u64, &[u32], &str); 23] = [
-        (8, &[0], "stated size"),
-        (12, &[2], "model code"),
-        (16, &[6], "pre-tokenizer code"),
-        (20, &[4], "flags"),
-        (24, &[264], "BOS or EOS"),
-        (24, &[u32::MAX], "BOS"),
-        (28, &[264], "BOS or EOS"),
-        (32, &[0], "stated size"),
-        (36, &[8], "longest token"),
-        (44, &[2], "merge count"),
-        (44, &[4], "number of merges"),
-        (44, &[5], "merge slots"),
-        (52, &[0], "longest search"),
-        (52, &[6], "longest search"),
-        (merge, &[264], "merge's token"),
-        (merge + 8, &[3], "merge count"),
-        (layout.token_offsets, &[1], "first token's offset"),
-        (layout.token_offsets + 8, &[0], "token's offset"),
-        (layout.byte_ids, &[264], "byte, BOS or EOS"),
-        (layout.special_first, &[1], "index of special tokens"),
-        (special_first(b'='), &[5; 256 - b'=' as usize + 1], "last index of special tokens"),
-        (layout.special_ids, &[264], "special token's size"),
-        (layout.token_types, &[0x0101_0701], "token's type"),
-    ];
-    for (at, words, wanted) in cases {
-        let sentence = refusal(&source, at, words);
-        assert!(sentence.contains(wanted), "{wanted}: {sentence}");
-    }
-    // `<s>` without bytes: its end moves to its start, and another token stays the longest.
-    let mut source = source;
-    source.tokens.push("longest".repeat(3));
-    source.types.push(1);
-    let mut section = Section::of(&source);
-    let end = layout.token_offsets + 4 * 260;
-    let start = bytemuck::cast_slice::<u8, u32>(section.bytes())[end as usize / 4 - 1];
-    let sentence = refusal(&source, end, &[start]);
-    assert!(sentence.contains("special token's size"), "{sentence}");
-}
-
-#[test]
-fn half_a_character_is_never_a_special_token() {
-    let mut source = small_source();
-    source.tokens.extend(["é".to_string(), "longest here".to_string()]);
-    source.types = [vec![1; 264], vec![4, 1]].concat();
-    let mut section = Section::of(&source);
-    let layout = TokenizerLayout::of(bytemuck::from_bytes(&section.bytes()[..64]));
-    let words: &mut [u32] = bytemuck::cast_slice_mut(&mut section.0);
-    // The token loses its first byte, and the index learns what it starts with now.
-    words[layout.token_offsets as usize / 4 + 264] += 1;
-    words[layout.special_first as usize / 4..][0xAA..0xC4].fill(1);
-    let tokenizer = section.tokenizer();
-    assert_eq!(tokenizer.token_bytes(264), [0xA9]);
-    assert_eq!(encode(&tokenizer, "é", SPECIAL).len(), 2);
-}
-
-#[test]
-fn a_misplaced_or_foreign_section_is_refused() {
-    let good = build(&small_source()).unwrap();
-    let mut shifted = Section::new(&[&[0; 4], good.as_slice()].concat());
-    let error = Tokenizer::new(&shifted.bytes()[1..]).unwrap_err();
-    assert!(error.to_string().contains("address"), "{error}");
-    let mut foreign = Section::new(&good);
-    foreign.bytes()[7] = b'2';
-    let error = Tokenizer::new(foreign.bytes()).unwrap_err();
-    assert!(error.to_string().contains("magic"), "{error}");
-    let error = Tokenizer::new(&Section::new(&good).bytes()[..32]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the tokenizer in the image is damaged: its size in bytes is 32, wanted at least 64; pack \
-         the model again"
+    let mut scores = spm.scores.clone();
+    scores[262] = f32::NAN;
+    refused(
+        TokenizerSource { scores, ..spm.clone() },
+        "the score of token 262 (`<`) is not a number: the model file is damaged",
+    );
+    let named = |id: usize, name: &str| {
+        let mut tokens = spm.tokens.clone();
+        tokens[id] = name.into();
+        TokenizerSource { tokens, ..spm.clone() }
+    };
+    refused(
+        named(3, "<0x0>"),
+        "token 3 (`<0x0>`) stands for a byte: wanted a name from <0x00> to <0xFF>",
+    );
+    refused(
+        named(259, "_"),
+        "the vocabulary has no token for a space: wanted `\u{2581}`, check the model file",
+    );
+    refused(
+        named(259, &"a".repeat(1025)),
+        "the vocabulary has 1025 bytes in one token: wanted at most 1024",
+    );
+    refused(
+        TokenizerSource { system_prompt: "a".repeat(65536), ..small_source() },
+        "the vocabulary has 65536 bytes of a system prompt: wanted at most 65535",
+    );
+    refused(
+        TokenizerSource { ends: vec![264], ..small_source() },
+        "the end-of-turn token is 264: wanted less than the 264 tokens of the vocabulary",
     );
 }

@@ -121,7 +121,8 @@ impl Merge {
 
 /// Key of a piece in the merge table: the 32-bit FNV-1a hash of its bytes.
 pub fn piece_key(piece: &[u8]) -> u32 {
-    piece.iter().fold(0x811C_9DC5, |hash, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    let mixed = |hash: u32, &byte: &u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    piece.iter().fold(0x811C_9DC5, mixed)
 }
 
 /// How a text becomes tokens.
@@ -129,8 +130,8 @@ pub fn piece_key(piece: &[u8]) -> u32 {
 pub enum TokenizerModel {
     /// Byte-level BPE: a piece starts as bytes, pairs merge by rank.
     Gpt2,
-    /// SentencePiece: a piece starts as characters, spaces are [`SPACE`], pairs merge by the score of
-    /// what they become; a character that is no token falls back to its bytes.
+    /// SentencePiece: a piece starts as characters, spaces are [`SPACE`], pairs merge by the score
+    /// of what they become; a character that is no token falls back to its bytes.
     Llama,
 }
 

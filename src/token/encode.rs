@@ -4,6 +4,9 @@
 //! pieces. A piece starts as bytes or as characters, by the model; then both merge alike. The pair
 //! of lowest rank merges first, the leftmost of equals. A tournament tree over the pairs' ranks
 //! finds it, so a piece of n bytes takes O(n log n) steps, whatever it holds.
+//!
+//! No text is normalised, as in llama.cpp: where a model's own tokenizer composes characters first
+//! (Qwen2's: NFC), a letter and its accent in two characters get other tokens than there.
 
 use core::ops::Range;
 

@@ -75,7 +75,7 @@ impl fmt::Display for TokenError {
             TokenError::PieceTooLong { bytes, max } => write!(
                 f,
                 "the text has a piece of {bytes} bytes without a word boundary, wanted at most \
-                 {max}; put spaces into it"
+                 {max}; put spaces into it or build a plan with a longer context"
             ),
             TokenError::TooManyTokens { total, max } => write!(
                 f,

@@ -3,8 +3,10 @@
 //! Called by encode, piece by piece. Each function is one regular expression, first match, written
 //! out over classes of characters; it looks at no more than the piece it returns and one run behind
 //! it. Classes are Unicode's general categories; white space is the White_Space property. The
-//! tables are those of Unicode 18, so a letter added since a model was trained counts as one here,
-//! where its own tokenizer took it for another sign.
+//! tables are those of Unicode 18: 17,480 characters that `tokenizers` 0.23.3 does not know yet,
+//! and 21,862 that llama.cpp does not, are letters or numbers here and other signs there. 15,626 of
+//! them are two blocks, U+323B0 to U+33479 and U+3D000 to U+3FC3F; all were unassigned in Unicode
+//! 14, and no older character differs.
 
 use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 

@@ -1,10 +1,17 @@
-"""Makes vectors.json: strings and their token ids, by the reference package `tokenizers`.
+"""Makes vectors.json, pre.json and spm.json: strings and their token ids, by reference packages.
 
-    pip install tokenizers==0.23.3
-    python make_vectors.py ../demo/ganglion-demo-14m.tokenizer.json vectors.json [random strings]
+    pip install tokenizers==0.23.3 sentencepiece==0.2.3 protobuf
+    python make_vectors.py ../demo/ganglion-demo-14m.tokenizer.json
 
-Each case is [text, ids, ids with the names of special tokens read as those tokens or null where
-they are the same]. No BOS.
+vectors.json: the demo's tokenizer. Each case is [text, ids, ids with the names of special tokens
+read as those tokens or null where they are the same]. No BOS.
+
+pre.json: the demo's vocabulary under other expressions, [text, ids of smollm, of qwen2, of
+llama-bpe]; for the last one every fifth merge is left out, so that some tokens are found as whole
+pieces only.
+
+spm.json: a SentencePiece vocabulary of the demo's tokens that are whole characters. Token i has the
+score -(i // 4), so that many are equal. Cases are [text, ids], by `sentencepiece`.
 """
 
 import json
@@ -39,6 +46,15 @@ HAND = [
     "a" * 100, "ab" * 60, "the" * 50, "aeiou" * 30, "\U0001f642" * 20, "\u0301" * 30,
     "thethethe andandand",
     "Lily" * 12, "supercalifragilisticexpialidocious" * 3, "\U0010ffff\U000e0001\ue000\uffff",
+]
+
+# What the expressions of qwen2 and llama-bpe and SentencePiece treat in ways of their own.
+MORE = [
+    "I'Ll WE'VE 'TIS 'S'T'RE'VE'M'LL'D", "'\u017fun x'\u017f", "(we) [a] \"b\" _c_ -d",
+    "!x ?x\tx\u00a0x", "1234567 1 12 123 1234 a12 12a", "\u0663\u0664\u0665\u0666 \u00bd\u00be",
+    "!\n\n?\r\n...\n x", "a \n\n  b", "  \n\t\n  ", "\n  x\n   y\n", "\r\r\n",
+    "x = {\n    'a': 1,\n}\n", "\u2581", "a\u2581b \u2581 c", "\u2581\u2581 \u2581", "<s>",
+    "</s> <unk>", "<0x41>", "aaaaaaa", "lalalalalal ininin", "the  the   the",
 ]
 
 ALPHABETS = [
@@ -80,20 +96,50 @@ def one(rng):
     return "".join(rng.choice(letters) for _ in range(rng.randrange(1, 40)))
 
 
-def main():
-    tokenizer = Tokenizer.from_file(sys.argv[1])
-    count = int(sys.argv[3]) if len(sys.argv) > 3 else 220
+def reference_vectors(path, count):
+    tokenizer = Tokenizer.from_file(path)
     rng = random.Random(1)
-    cases = []
     for text in HAND + [one(rng) for _ in range(count)]:
         tokenizer.encode_special_tokens = True  # as text
         plain = tokenizer.encode(text, add_special_tokens=False).ids
         tokenizer.encode_special_tokens = False
         special = tokenizer.encode(text, add_special_tokens=False).ids
-        cases.append([text, plain, special if special != plain else None])
-    with open(sys.argv[2], "w", encoding="ascii") as file:
-        file.write("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
-    print(f"{len(cases)} cases")
+        yield [text, plain, special if special != plain else None]
+
+
+def write(name, head, cases, tail):
+    with open(name, "w", encoding="ascii") as file:
+        file.write(head + ",\n".join(json.dumps(case) for case in cases) + tail)
+
+
+def main():
+    import reference
+
+    path = sys.argv[1]
+    with open(path, encoding="utf-8") as file:
+        model = json.load(file)["model"]
+    write("vectors.json", "[\n", reference_vectors(path, 220), "\n]\n")
+
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    merges = [" ".join(merge) for merge in model["merges"]]
+    types = [reference.CONTROL] + [reference.NORMAL] * (len(tokens) - 1)
+    lists = {"smollm": merges, "qwen2": merges, "llama-bpe": reference.thinned(merges)}
+    byte_level = [reference.bpe(tokens, types, lists[pre], pre) for pre in lists]
+    rng = random.Random(4)
+    texts = HAND + MORE + [one(rng) for _ in range(60)]
+    ids_of = lambda text: [reference.ids_of(each, text, False) for each in byte_level]
+    write("pre.json", "[\n", ([text, *ids_of(text)] for text in texts), "\n]\n")
+
+    demo = Tokenizer.from_file(path)
+    spoken = [demo.decode([id]) for id in range(1, len(tokens))]
+    spoken = [text.replace(" ", "\u2581") for text in spoken]
+    spoken = [text for text in spoken if "\ufffd" not in text and text != "\0"]
+    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)] + spoken
+    types = [reference.UNKNOWN] + [reference.CONTROL] * 2 + [reference.BYTE] * 256
+    types += [reference.NORMAL] * len(spoken)
+    pieces = reference.sentencepiece(tokens, types, [-(i // 4) for i in range(len(tokens))])
+    head = '{"tokens": ' + json.dumps(tokens) + ',\n"cases": [\n'
+    write("spm.json", head, ([text, pieces.encode(text)] for text in texts), "\n]}\n")
 
 
 if __name__ == "__main__":

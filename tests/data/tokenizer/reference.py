@@ -1,25 +1,25 @@
 """Reference tokenizers built from a GGUF's vocabulary; prints strings and their ids.
 
     pip install tokenizers==0.23.3 sentencepiece==0.2.3 protobuf gguf
-    python reference.py MODEL.gguf COUNT [LLAMA_TOKENIZE]
+    python reference.py [--pre NAME] [--llama LLAMA_TOKENIZE] MODEL.gguf COUNT
 
 A line of JSON for each string: [text, ids, ids with the names of special tokens read as those
 tokens, text decoded from the ids]. No BOS. Half as many lines [null, ids, null, text] are of normal
 tokens picked at random, decoded. The suite `tokenizer` runs this and compares. Byte-level
 vocabularies go through the package `tokenizers`, SentencePiece ones through `sentencepiece` (which
-reads no names of special tokens: these ids are from `tokenizers` there). With LLAMA_TOKENIZE, the
-ids with special tokens are those of llama.cpp's llama-tokenize. Strings have no character that the
+reads no names of special tokens: these ids are from `tokenizers` there). With --llama the ids with
+special tokens are those of llama.cpp's llama-tokenize. With --pre a byte-level vocabulary is cut by
+another expression, and every fifth merge is left out. Strings have no character that the
 tables of Python's `unicodedata` do not know: what it is depends on the version of Unicode.
 """
 
+import argparse
 import json
 import random
 import subprocess
-import sys
 import tempfile
 import unicodedata
 
-from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 import make_vectors
@@ -53,6 +53,29 @@ def bpe(tokens, types, merges, pre):
     tokenizer.decoder = decoders.ByteLevel()
     add(tokenizer, tokens, types)
     return tokenizer
+
+
+def thinned(merges):
+    """Leaves tokens that only a whole piece can be."""
+    return [merge for rank, merge in enumerate(merges) if rank % 5 != 4]
+
+
+def write_vocabulary(path, tokens, types, merges, pre):
+    """A GGUF without tensors, as llama-tokenize takes it."""
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+    control = types.index(CONTROL)
+    writer.add_bos_token_id(control)
+    writer.add_eos_token_id(control)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
 
 
 def spm_merges(vocab, scores):
@@ -116,7 +139,7 @@ def ids_of(tokenizer, text, special):
     return tokenizer.encode(text, add_special_tokens=False).ids
 
 
-def llama_tokenize(tool, path, texts, separator, separator_id, adds_space):
+def llama_tokenize(tool, path, texts, separator, separator_id):
     """Ids of llama.cpp, many texts a call: a control token between two keeps them apart."""
     found = []
     for first in range(0, len(texts), 1000):
@@ -154,39 +177,54 @@ def strings(count, names):
 
 
 def main():
-    path, count = sys.argv[1], int(sys.argv[2])
-    fields = GGUFReader(path).fields
+    from gguf import GGUFReader
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pre")
+    parser.add_argument("--llama")
+    parser.add_argument("model")
+    parser.add_argument("count", type=int)
+    given = parser.parse_args()
+    fields = GGUFReader(given.model).fields
     get = lambda key: fields["tokenizer.ggml." + key].contents()
     rng = random.Random(3)
     tokens, types = get("tokens"), get("token_type")
     names = [token for token, ty in zip(tokens, types) if ty in (CONTROL, UNKNOWN, USER_DEFINED)]
-    texts = strings(count, names)
-    if get("model") == "llama":
+    texts = strings(given.count, names)
+    is_scored = get("model") == "llama"
+    if is_scored:
         scores = get("scores")
         tokenizer = spm_as_bpe(tokens, types, scores)
         pieces = sentencepiece(tokens, types, scores)
         plain = pieces.encode(texts)
         decode = pieces.decode
     else:
-        tokenizer = bpe(tokens, types, get("merges"), get("pre"))
+        merges = thinned(get("merges")) if given.pre else get("merges")
+        tokenizer = bpe(tokens, types, merges, given.pre or get("pre"))
         plain = [ids_of(tokenizer, text, False) for text in texts]
         decode = tokenizer.decode
     special = [ids_of(tokenizer, text, True) for text in texts]
-    if len(sys.argv) > 3:
-        separator = next(t for t, ty in zip(tokens, types) if ty == CONTROL)
-        # A byte the vocabulary lacks keeps its neighbours from merging there, though it is no token.
-        said = lambda ids, text: get("model") == "llama" or decode(ids) == text
-        kept = [index for index, text in enumerate(texts)
-                if separator not in text and text and said(plain[index], text)]
-        theirs = llama_tokenize(sys.argv[3], path, [texts[index] for index in kept], separator,
-                                tokens.index(separator), get("model") == "llama")
+    if given.llama:
+        with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
+            model = given.model
+            if given.pre:
+                model = file.name
+                write_vocabulary(model, tokens, types, merges, given.pre)
+            separator = next(t for t, ty in zip(tokens, types) if ty == CONTROL)
+            # A byte the vocabulary lacks is no token, but llama.cpp lets no merge go over it.
+            said = lambda index: is_scored or decode(plain[index]) == texts[index]
+            kept = [index for index, text in enumerate(texts)
+                    if text and separator not in text and said(index)]
+            kept_texts = [texts[index] for index in kept]
+            separator_id = tokens.index(separator)
+            theirs = llama_tokenize(given.llama, model, kept_texts, separator, separator_id)
         special = [None] * len(texts)
         for index, ids in zip(kept, theirs):
             special[index] = ids
     for text, ids, special_ids in zip(texts, plain, special):
         print(json.dumps([text, ids, special_ids, decode(ids)]))
     normal = [id for id, ty in enumerate(types) if ty == NORMAL]
-    for _ in range(count // 2):
+    for _ in range(given.count // 2):
         ids = [rng.choice(normal) for _ in range(rng.randrange(1, 20))]
         print(json.dumps([None, ids, None, decode(ids)]))
 
