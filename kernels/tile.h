@@ -1,7 +1,5 @@
 // A batch of activations times rows: the result is cut into tiles. Included behind the header of an
 // instruction set.
-//
-// The file that includes this one gives quantized_tile, which fills a tile.
 #ifndef GANGLION_TILE_H
 #define GANGLION_TILE_H
 
@@ -20,8 +18,6 @@ typedef struct {
     size_t token_count, groups;
 } tile;
 
-INLINE void quantized_tile(const tile *t, int code_bytes);
-
 INLINE size_t min(size_t a, size_t b) {
     return a < b ? a : b;
 }
@@ -38,31 +34,6 @@ INLINE const int8_t *codes_of(const tile *t, size_t token, size_t group) {
 
 INLINE const float *scales_of(const tile *t, size_t token, size_t group) {
     return t->scales + t->at[token] * t->groups + group;
-}
-
-// Tiles of up to tile_rows by tile_tokens.
-INLINE void gemm(float *out, size_t out_stride, size_t count, int code_bytes, const uint8_t *rows,
-                 size_t stride, const int8_t *codes, size_t code_stride, const float *scales,
-                 const uint32_t *at, size_t tokens, size_t groups, size_t tile_rows,
-                 size_t tile_tokens) {
-    for (size_t row = 0; row < count; row += tile_rows) {
-        for (size_t token = 0; token < tokens; token += tile_tokens) {
-            tile t = {
-                .out = out + token * out_stride + row,
-                .out_stride = out_stride,
-                .rows = rows + row * stride,
-                .stride = stride,
-                .row_count = min(count - row, tile_rows),
-                .codes = codes,
-                .code_stride = code_stride,
-                .scales = scales,
-                .at = at + token,
-                .token_count = min(tokens - token, tile_tokens),
-                .groups = groups,
-            };
-            quantized_tile(&t, code_bytes);
-        }
-    }
 }
 
 #endif

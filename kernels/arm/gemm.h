@@ -24,4 +24,32 @@ INLINE float32x4_t sum_zero(bool large) {
     return vdupq_n_f32(large ? 0x1.8p19f : 0x1.8p23f);
 }
 
+// The file that includes this one gives what fills a tile.
+INLINE void quantized_tile(const tile *t, int code_bytes);
+
+// Tiles of up to tile_rows by tile_tokens.
+INLINE void gemm(float *out, size_t out_stride, size_t count, int code_bytes, const uint8_t *rows,
+                 size_t stride, const int8_t *codes, size_t code_stride, const float *scales,
+                 const uint32_t *at, size_t tokens, size_t groups, size_t tile_rows,
+                 size_t tile_tokens) {
+    for (size_t row = 0; row < count; row += tile_rows) {
+        for (size_t token = 0; token < tokens; token += tile_tokens) {
+            tile t = {
+                .out = out + token * out_stride + row,
+                .out_stride = out_stride,
+                .rows = rows + row * stride,
+                .stride = stride,
+                .row_count = min(count - row, tile_rows),
+                .codes = codes,
+                .code_stride = code_stride,
+                .scales = scales,
+                .at = at + token,
+                .token_count = min(tokens - token, tile_tokens),
+                .groups = groups,
+            };
+            quantized_tile(&t, code_bytes);
+        }
+    }
+}
+
 #endif

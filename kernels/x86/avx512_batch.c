@@ -2,8 +2,8 @@
 //
 // The weights of four neurons are brought together as bytes, w + 128, once for all tokens: 64
 // outputs of a chunk of 256 neurons make a tile of 16 KiB that stays in the first-level cache. Each
-// token's multipliers are cut into digits; two are enough for most. Sums of a chunk stay below 2^31:
-// 256 * 255 * 128 * (1 + 2^8).
+// token's multipliers are cut into digits; two are enough for most. Sums of a chunk stay below
+// 2^31: 256 * 255 * 128 * (1 + 2^8).
 #include "down512.h"
 #include "products.h"
 

@@ -24,6 +24,12 @@ typedef struct {
     int used;
 } factor_table;
 
+// Digits that factors up to `largest` need.
+INLINE int digits_of(int64_t largest) {
+    // 127 * (1 + 2^8), and 127 * (1 + 2^8 + 2^16).
+    return largest <= 32639 ? 2 : largest <= 8355711 ? 3 : 4;
+}
+
 // The row of a group: four by four they are stored as a byte transpose leaves them.
 INLINE size_t row_of(size_t group) {
     return (group & ~(size_t)15) + (group & 3) * 4 + (group >> 2 & 3);
@@ -116,6 +122,17 @@ INLINE void q8_factors(factor_table *table, const int32_t *m, size_t quads) {
 INLINE __m512i gather_quad(const uint8_t *const *columns, size_t at) {
     return transpose_quad(load16(columns[0] + at), load16(columns[1] + at),
                           load16(columns[2] + at), load16(columns[3] + at));
+}
+
+// Adds the sums of the digits, d0 + d1 * 2^8 + ..., less a bias.
+INLINE void add_digits(int64_t *sums, const __m512i *acc, int used, __m512i bias) {
+    __m512i low = _mm512_add_epi32(acc[0], _mm512_slli_epi32(acc[1], 8)), high;
+    if (used == 4) {
+        high = _mm512_add_epi32(acc[2], _mm512_slli_epi32(acc[3], 8));
+    } else {
+        high = used == 3 ? acc[2] : _mm512_setzero_si512();
+    }
+    add_wide(sums, low, high, bias);
 }
 
 // The 32 outputs of one group; `row` is its row of the table.

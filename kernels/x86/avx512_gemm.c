@@ -68,21 +68,32 @@ INLINE void products(__m512 *sums, const weights *w, const tile *t, size_t first
     }
 }
 
-// One band of `t`; `rows` is where its codes are in the first row.
-INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t first_group,
-                 size_t width, bool fresh, int code_bytes) {
+// What the offset of the weights adds to each group of a token in a band, below 0.
+typedef __m512i band_bias[TILE_TOKENS];
+
+// Bands whose biases are kept for all rows; those behind are found again for each tile.
+enum { BANDS_KEPT = 16 };
+
+INLINE size_t band_width(const tile *t, size_t first_group) {
+    return min(t->groups - first_group, LANES);
+}
+
+INLINE void find_bias(__m512i *bias, const tile *t, size_t first_group, int code_bytes) {
     const __m512i offset = _mm512_set1_epi8((char)(code_bytes == GROUP ? 0x80 : 8));
-    // What the offset of the weights adds to each group, taken off beforehand.
-    __m512i bias[TILE_TOKENS];
+    const size_t width = band_width(t, first_group);
     for (size_t token = 0; token < t->token_count; token++) {
         const int8_t *codes = codes_of(t, token, first_group);
         __m512i sum = _mm512_setzero_si512();
         UNROLL for (size_t step = 0; step < 8; step++) {
-            __m512i x = load_lanes(codes + step * width * 4, width);
-            sum = dot4(sum, offset, x);
+            sum = dot4(sum, offset, load_lanes(codes + step * width * 4, width));
         }
         bias[token] = _mm512_sub_epi32(_mm512_setzero_si512(), sum);
     }
+}
+
+// One band of `t`; `rows` is where its codes are in the first row.
+INLINE void band(partial_sums sums, const tile *t, const __m512i *bias, const uint8_t *rows,
+                 size_t first_group, size_t width, bool fresh, int code_bytes) {
     for (size_t row = 0; row < t->row_count; row += 2) {
         const uint8_t *first = rows + row * t->stride;
         // A lone last row is computed twice.
@@ -105,51 +116,65 @@ INLINE void band(partial_sums sums, const tile *t, const uint8_t *rows, size_t f
     }
 }
 
-// A last band of four groups: a register holds four steps of them, so two registers are a row. The
-// four lanes of four rows then make one register.
-INLINE void narrow_band(partial_sums sums, const tile *t, const uint8_t *rows, size_t first_group,
-                        int code_bytes) {
+// The codes of four groups of four rows, a register for each of eight steps: lane 4 * row + group.
+INLINE void unpack_narrow(__m512i *w, const uint8_t *const *rows, int code_bytes) {
+    const __m512i nibble = _mm512_set1_epi8(15), sign = _mm512_set1_epi8((char)0x80);
+    UNROLL for (int half = 0; half < 2; half++) {
+        // A row's quarters are four steps.
+        __m512i r[4];
+        UNROLL for (int i = 0; i < 4; i++) {
+            if (code_bytes == GROUP) {
+                r[i] = _mm512_xor_si512(_mm512_loadu_si512(rows[i] + 64 * half), sign);
+            } else {
+                __m512i codes = _mm512_loadu_si512(rows[i]);
+                r[i] = _mm512_and_si512(half == 0 ? codes : _mm512_srli_epi16(codes, 4), nibble);
+            }
+        }
+        __m512i ab_low = _mm512_shuffle_i32x4(r[0], r[1], 0x44);
+        __m512i ab_high = _mm512_shuffle_i32x4(r[0], r[1], 0xee);
+        __m512i cd_low = _mm512_shuffle_i32x4(r[2], r[3], 0x44);
+        __m512i cd_high = _mm512_shuffle_i32x4(r[2], r[3], 0xee);
+        w[4 * half] = _mm512_shuffle_i32x4(ab_low, cd_low, 0x88);
+        w[4 * half + 1] = _mm512_shuffle_i32x4(ab_low, cd_low, 0xdd);
+        w[4 * half + 2] = _mm512_shuffle_i32x4(ab_high, cd_high, 0x88);
+        w[4 * half + 3] = _mm512_shuffle_i32x4(ab_high, cd_high, 0xdd);
+    }
+}
+
+// A last band of four groups: four rows share a register.
+INLINE void narrow_band(partial_sums sums, const tile *t, const __m512i *bias,
+                        const uint8_t *rows, size_t first_group, int code_bytes) {
     enum { WIDTH = 4 };
-    const __m512i offset = _mm512_set1_epi8((char)(code_bytes == GROUP ? 0x80 : 8));
     for (size_t row = 0; row < t->row_count; row += 4) {
-        __m512i low[4], high[4];
+        const uint8_t *at[4];
         float row_scales[LANES] __attribute__((aligned(64)));
         UNROLL for (size_t r = 0; r < 4; r++) {
             // Rows that are not there repeat the last one.
-            const uint8_t *at = rows + min(row + r, t->row_count - 1) * t->stride;
-            __m512i w = _mm512_loadu_si512(at);
-            if (code_bytes == GROUP) {
-                low[r] = _mm512_xor_si512(w, offset);
-                high[r] = _mm512_xor_si512(_mm512_loadu_si512(at + 64), offset);
-            } else {
-                const __m512i nibble = _mm512_set1_epi8(15);
-                low[r] = _mm512_and_si512(w, nibble);
-                high[r] = _mm512_and_si512(_mm512_srli_epi16(w, 4), nibble);
-            }
-            __m512 four = load_scales(at + WIDTH * code_bytes, WIDTH);
+            at[r] = rows + min(row + r, t->row_count - 1) * t->stride;
+            __m512 four = load_scales(at[r] + WIDTH * code_bytes, WIDTH);
             _mm_store_ps(row_scales + 4 * r, _mm512_castps512_ps128(four));
         }
+        __m512i w[8];
+        unpack_narrow(w, at, code_bytes);
         __m512 w_scales = _mm512_load_ps(row_scales);
         for (size_t token = 0; token < t->token_count; token++) {
-            const int8_t *x_at = codes_of(t, token, first_group);
-            __m512i x0 = _mm512_loadu_si512(x_at), x1 = _mm512_loadu_si512(x_at + 64);
-            __m512i bias = dot4(_mm512_setzero_si512(), offset, x0);
-            bias = dot4(bias, offset, x1);
-            __m512i products[4];
-            UNROLL for (int r = 0; r < 4; r++) {
-                __m512i sum = dot4(_mm512_setzero_si512(), low[r], x0);
-                products[r] = _mm512_sub_epi32(dot4(sum, high[r], x1), bias);
+            const int8_t *codes = codes_of(t, token, first_group);
+            __m512i sum =
+                _mm512_broadcast_i32x4(_mm512_castsi512_si128(bias[token]));
+            UNROLL for (int step = 0; step < 8; step++) {
+                const void *x = codes + step * WIDTH * 4;
+                sum = dot4(sum, w[step], _mm512_broadcast_i32x4(_mm_loadu_si128(x)));
             }
             __m512 x_scales =
                 _mm512_broadcast_f32x4(_mm_loadu_ps(scales_of(t, token, first_group)));
-            __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(add_quarters(products)),
-                                          _mm512_mul_ps(w_scales, x_scales));
+            __m512 scaled =
+                _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(w_scales, x_scales));
             __m128 quarters[4] = {
                 _mm512_castps512_ps128(scaled), _mm512_extractf32x4_ps(scaled, 1),
                 _mm512_extractf32x4_ps(scaled, 2), _mm512_extractf32x4_ps(scaled, 3)};
             UNROLL for (size_t r = 0; r < 4; r++) {
-                float *at = (float *)&sums[token][row + r];
-                _mm_store_ps(at, _mm_add_ps(_mm_load_ps(at), quarters[r]));
+                float *lanes = (float *)&sums[token][row + r];
+                _mm_store_ps(lanes, _mm_add_ps(_mm_load_ps(lanes), quarters[r]));
             }
         }
     }
@@ -162,42 +187,70 @@ INLINE void store_tile(partial_sums sums, const tile *t) {
     }
 }
 
-INLINE void quantized_tile(const tile *t, int code_bytes) {
+// `kept` are the biases of the first bands.
+INLINE void quantized_tile(const tile *t, const band_bias *kept, int code_bytes) {
     partial_sums sums;
+    band_bias found;
     const uint8_t *rows = t->rows;
-    size_t group = 0;
-    if (t->groups < LANES) {
-        band(sums, t, rows, 0, t->groups, true, code_bytes);
-    } else {
-        band(sums, t, rows, 0, LANES, true, code_bytes);
-        for (group = LANES; group + LANES <= t->groups; group += LANES) {
-            rows += LANES * (code_bytes + 2);
-            band(sums, t, rows, group, LANES, false, code_bytes);
+    for (size_t group = 0; group < t->groups; group += LANES) {
+        const __m512i *bias = found;
+        if (group < BANDS_KEPT * LANES) {
+            bias = kept[group / LANES];
+        } else {
+            find_bias(found, t, group, code_bytes);
         }
-        if (t->groups - group == 4) {
-            narrow_band(sums, t, rows + LANES * (code_bytes + 2), group, code_bytes);
-        } else if (group < t->groups) {
-            rows += LANES * (code_bytes + 2);
-            band(sums, t, rows, group, t->groups - group, false, code_bytes);
+        size_t width = band_width(t, group);
+        if (width == LANES && group == 0) {
+            band(sums, t, bias, rows, group, LANES, true, code_bytes);
+        } else if (width == LANES) {
+            band(sums, t, bias, rows, group, LANES, false, code_bytes);
+        } else if (width == 4 && group > 0) {
+            narrow_band(sums, t, bias, rows, group, code_bytes);
+        } else {
+            band(sums, t, bias, rows, group, width, group == 0, code_bytes);
         }
+        rows += LANES * (code_bytes + 2);
     }
     store_tile(sums, t);
+}
+
+// Tiles of the rows for some tokens after the others.
+INLINE void quantized(tile all, size_t row_count, size_t token_count, int code_bytes) {
+    band_bias kept[BANDS_KEPT];
+    for (size_t token = 0; token < token_count; token += TILE_TOKENS) {
+        tile t = all;
+        t.at += token;
+        t.token_count = min(token_count - token, TILE_TOKENS);
+        for (size_t group = 0; group < min(t.groups, BANDS_KEPT * LANES); group += LANES) {
+            find_bias(kept[group / LANES], &t, group, code_bytes);
+        }
+        for (size_t row = 0; row < row_count; row += TILE_ROWS) {
+            t.out = all.out + token * all.out_stride + row;
+            t.rows = all.rows + row * all.stride;
+            t.row_count = min(row_count - row, TILE_ROWS);
+            quantized_tile(&t, kept, code_bytes);
+        }
+    }
 }
 
 void gk_gemm_f32_q8_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
                               size_t groups) {
-    gemm(out, out_stride, count, GROUP, rows, stride, codes, code_stride, scales, at, tokens,
-         groups, TILE_ROWS, TILE_TOKENS);
+    tile all = {.out = out, .out_stride = out_stride, .rows = rows, .stride = stride,
+                .codes = codes, .code_stride = code_stride, .scales = scales, .at = at,
+                .groups = groups};
+    quantized(all, count, tokens, GROUP);
 }
 
 void gk_gemm_f32_q4_q8_avx512(float *out, size_t out_stride, size_t count, const uint8_t *rows,
                               size_t stride, const int8_t *codes, size_t code_stride,
                               const float *scales, const uint32_t *at, size_t tokens,
                               size_t groups) {
-    gemm(out, out_stride, count, GROUP / 2, rows, stride, codes, code_stride, scales, at, tokens,
-         groups, TILE_ROWS, TILE_TOKENS);
+    tile all = {.out = out, .out_stride = out_stride, .rows = rows, .stride = stride,
+                .codes = codes, .code_stride = code_stride, .scales = scales, .at = at,
+                .groups = groups};
+    quantized(all, count, tokens, GROUP / 2);
 }
 
 // Four rows by four tokens of `tokens` (up to four), all partial sums in registers.

@@ -21,12 +21,6 @@ INLINE __mmask16 multipliers16(__m512i *m, const float *x, __m512 scales, float 
     return _mm512_cmp_ps_mask(_mm512_abs_ps(units), _mm512_set1_ps(MULTIPLIER_LIMIT), _CMP_NLT_UQ);
 }
 
-// Digits that factors up to `largest` need.
-INLINE int digits_of(int64_t largest) {
-    // 127 * (1 + 2^8), and 127 * (1 + 2^8 + 2^16).
-    return largest <= 32639 ? 2 : largest <= 8355711 ? 3 : 4;
-}
-
 // The four signed bytes of each lane.
 INLINE __m512i digits(__m512i f) {
     const __m512i carry = _mm512_set1_epi32(0x808080);
@@ -63,17 +57,6 @@ INLINE void add_wide(int64_t *sums, __m512i low, __m512i high, __m512i bias) {
         int64_t *at = sums + 8 * half;
         _mm512_storeu_si512(at, _mm512_add_epi64(_mm512_loadu_si512(at), more));
     }
-}
-
-// Adds the sums of the digits, d0 + d1 * 2^8 + ..., less a bias.
-INLINE void add_digits(int64_t *sums, const __m512i *acc, int used, __m512i bias) {
-    __m512i low = _mm512_add_epi32(acc[0], _mm512_slli_epi32(acc[1], 8)), high;
-    if (used == 4) {
-        high = _mm512_add_epi32(acc[2], _mm512_slli_epi32(acc[3], 8));
-    } else {
-        high = used == 3 ? acc[2] : _mm512_setzero_si512();
-    }
-    add_wide(sums, low, high, bias);
 }
 
 #endif

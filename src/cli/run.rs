@@ -6,6 +6,7 @@ use super::boot::{BootOptions, boot};
 use super::fault::Fault;
 use super::generate::{Limits, encode, generate};
 use super::{json, summary};
+use crate::image::tag::crc32c;
 use crate::kernel::Kernels;
 use crate::plan::Plan;
 use crate::sys::Output;
@@ -38,6 +39,9 @@ pub fn run(plan: &Plan, options: &Options) -> Result<(), Fault> {
         stream.finish(|text| print(options, text, &mut out));
         if options.json {
             out.push(b"\",");
+            let logits = session.model.logits()?;
+            let behind = crc32c(0, bytemuck::cast_slice(logits));
+            write!(out, "\"logits\":\"{behind:08x}\",").expect("an output takes any text");
             summary::json_fields(plan, session, &measured, &mut out)
                 .expect("an output takes any text");
             out.push(b"}\n");

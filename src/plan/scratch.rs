@@ -9,7 +9,7 @@ pub const BATCH_TOKENS_MAX: u64 = 512;
 /// Neurons that a batched down kernel takes at a time.
 pub const BATCH_NEURONS: u64 = 256;
 /// Tokens that it takes at a time.
-pub const BATCH_TOKENS: u64 = 6;
+pub const BATCH_TOKENS: u64 = 3;
 /// Bytes of its tile of widened weights.
 pub const DOWN_TILE_BYTES: u64 = 32 << 10;
 /// Bytes of its multipliers of a token.
