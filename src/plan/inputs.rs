@@ -62,6 +62,9 @@ pub struct Inputs {
     pub lock: Lock,
 }
 
+/// Bytes of a turn beside its message: the marks of its template.
+const MARK_BYTES: u64 = 512;
+
 /// Bytes of text a token stands for at most, in the mean over a whole prompt.
 const PROMPT_BYTES_PER_TOKEN: u64 = 16;
 
@@ -69,5 +72,10 @@ impl Inputs {
     /// Longest piece of a prompt (a word, or a run of spaces) that can be cut into tokens.
     pub const fn prompt_bytes_max(&self) -> u64 {
         self.context_tokens * PROMPT_BYTES_PER_TOKEN
+    }
+
+    /// Longest turn of a chat: as much as a prompt, and the marks around it.
+    pub const fn turn_bytes_max(&self) -> u64 {
+        self.prompt_bytes_max() + MARK_BYTES
     }
 }

@@ -61,10 +61,12 @@ pub enum RegionId {
     Candidates,
     /// Tokenizer scratch for one prompt.
     Encode,
+    /// Text of a turn of a chat, as it is read and written into its template.
+    Turn,
 }
 
 /// Number of regions.
-pub const REGIONS: usize = RegionId::Encode as usize + 1;
+pub const REGIONS: usize = RegionId::Turn as usize + 1;
 
 impl RegionId {
     /// Every region, by its number.
@@ -98,6 +100,7 @@ impl RegionId {
         RegionId::Logits,
         RegionId::Candidates,
         RegionId::Encode,
+        RegionId::Turn,
     ];
 
     /// Name in reports and messages.
@@ -132,13 +135,14 @@ impl RegionId {
             RegionId::Logits => "logits",
             RegionId::Candidates => "candidates",
             RegionId::Encode => "encode",
+            RegionId::Turn => "turn",
         }
     }
 
     /// When the region holds something.
     pub const fn life(self) -> Life {
         match self {
-            RegionId::Encode => Life::During(Stage::Encode, Stage::Encode),
+            RegionId::Encode | RegionId::Turn => Life::During(Stage::Encode, Stage::Encode),
             RegionId::Residual => Life::During(Stage::Attention, Stage::Head),
             RegionId::Input | RegionId::InputCodes | RegionId::InputScales => {
                 Life::During(Stage::Attention, Stage::Head)

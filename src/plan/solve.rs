@@ -292,5 +292,6 @@ const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64
         RegionId::Logits => s.vocab * 4,
         RegionId::Candidates => s.vocab * 8,
         RegionId::Encode => inputs.prompt_bytes_max().next_power_of_two() * ENCODE_BYTES_PER_BYTE,
+        RegionId::Turn => inputs.turn_bytes_max(),
     }
 }
