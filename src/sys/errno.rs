@@ -49,6 +49,15 @@ pub fn errno() -> i32 {
     unsafe { *errno_location() }
 }
 
+/// Runs `handler`, the body of a signal handler, and leaves errno as the interrupted code had it.
+#[allow(unsafe_code)] // writes a thread-local of libc
+pub fn restore_errno(handler: impl FnOnce()) {
+    let interrupted = errno();
+    handler();
+    // SAFETY: the pointer is to this thread's own errno, valid for its whole life.
+    unsafe { *errno_location() = interrupted }
+}
+
 #[cfg(target_os = "android")]
 use libc::__errno as errno_location;
 #[cfg(not(target_os = "android"))]

@@ -53,7 +53,7 @@ impl Write for Output {
     }
 }
 
-/// Standard error, a line at a time so that lines of several threads don't mix.
+/// Standard error, written at once so that lines of several threads don't mix.
 pub struct Stderr;
 
 impl Stderr {
@@ -64,6 +64,13 @@ impl Stderr {
         if line.0.push(b'\n').is_err() {
             *line.0.last_mut().expect("the buffer is full, so it has a last byte") = b'\n';
         }
+        let _ = write_all(libc::STDERR_FILENO, &line.0); // nowhere left to tell
+    }
+
+    /// Writes a part of a line: a prompt sign, a progress line that the next one covers.
+    pub fn part(text: fmt::Arguments<'_>) {
+        let mut line = Line(heapless::Vec::new());
+        let _ = line.write_fmt(text);
         let _ = write_all(libc::STDERR_FILENO, &line.0); // nowhere left to tell
     }
 }
