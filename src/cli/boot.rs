@@ -46,6 +46,10 @@ pub struct Session<'a> {
     pub tokenizer: Tokenizer<'a>,
     /// The conversation: tokens so far, and room for more.
     pub tokens: &'a mut [u32],
+    /// How many of them, from the first on, the model has been given.
+    pub cached: usize,
+    /// Whether a long prompt shows its progress on stderr.
+    pub shows_progress: bool,
     /// Most tokens of a prompt that go through the model together.
     pub chunk: usize,
     /// The image's header.
@@ -217,6 +221,8 @@ impl Booting<'_> {
             model,
             tokenizer,
             tokens: arena.carve(RegionId::Tokens),
+            cached: 0,
+            shows_progress: false,
             chunk: plan.inputs.prefill_tokens as usize,
             header: self.header,
             boot_ns: 0,

@@ -2,6 +2,7 @@
 
 use super::boot::Session;
 use super::fault::Fault;
+use super::progress::Progress;
 use crate::metrics::{FetchCounters, Histogram};
 use crate::sys::{Faults, faults, now, stop_requested};
 use crate::token::{EncodeOptions, EncodeScratch, Sampler, TokenError};
@@ -38,7 +39,7 @@ impl Stop {
 pub struct Measured {
     /// Why the text ended.
     pub stop: Stop,
-    /// Tokens of the prompt.
+    /// Tokens of the prompt, without those the model had been given before.
     pub prompt_tokens: u64,
     /// Nanoseconds of the prompt, the first token's choice included.
     pub first_token_ns: u64,
@@ -60,11 +61,12 @@ pub struct Measured {
     pub faults: Faults,
     /// When the last token was chosen, or the prompt began.
     last_ns: u64,
+    /// Faults and switches before the prompt.
+    faults_before: Faults,
 }
 
 impl Measured {
     fn new(prompt_tokens: u64) -> Measured {
-        let started_ns = now();
         Measured {
             stop: Stop::Tokens,
             prompt_tokens,
@@ -77,7 +79,8 @@ impl Measured {
             decode: FetchCounters::default(),
             embedding_reads: 0,
             faults: Faults::default(),
-            last_ns: started_ns,
+            last_ns: now(),
+            faults_before: faults(),
         }
     }
 
@@ -114,12 +117,13 @@ pub struct Limits {
     pub ignore_end: bool,
 }
 
-/// Encodes `prompt` into the session's tokens; returns how many.
+/// Begins a conversation with `prompt`: encodes it into the session's tokens; returns how many.
 pub fn encode(session: &mut Session<'_>, prompt: &str) -> Result<usize, Fault> {
     let context = session.tokens.len();
     let bos = session.tokenizer.adds_bos();
     let mut scratch = EncodeScratch::new(session.model.encoding());
     let options = EncodeOptions { bos, parse_special: false };
+    session.cached = 0;
     // One place is kept for the answer.
     let room = &mut session.tokens[..context - 1];
     match session.tokenizer.encode(prompt, options, &mut scratch, room) {
@@ -132,33 +136,48 @@ pub fn encode(session: &mut Session<'_>, prompt: &str) -> Result<usize, Fault> {
     }
 }
 
-/// Continues the first `prompt` tokens of the session; `emit` takes each new token's text, in
-/// order.
+/// Continues the first `end` tokens of the session; `emit` takes each new token's text, in order.
 pub fn generate(
     session: &mut Session<'_>,
-    prompt: usize,
+    end: usize,
     sampler: &mut Sampler,
     limits: Limits,
     emit: impl FnMut(&[u8]) -> Result<(), Fault>,
 ) -> Result<Measured, Fault> {
-    let before = faults();
-    let mut measured = Measured::new(prompt as u64);
-    let counters = session.model.workshop.counters;
-    for first in (0..prompt).step_by(session.chunk) {
-        let end = prompt.min(first + session.chunk);
-        session.model.prefill(&session.tokens[first..end], first)?;
-        if stop_requested() {
-            break;
-        }
-    }
-    measured.embedding_reads = prompt as u64 * u64::from(session.model.reads_embeddings());
-    measured.prefill = session.model.workshop.counters.since(&counters);
-    decode(session, prompt, sampler, limits, &mut measured, emit)?;
-    measured.faults = faults().since(&before);
+    let mut measured = prefill(session, end)?;
+    decode(session, end, sampler, limits, &mut measured, emit)?;
     Ok(measured)
 }
 
-fn decode(
+/// Gives the model those of the first `end` tokens of the session that it has not been given, at
+/// least one. INT and TERM end it; then it has been given what it had before.
+pub fn prefill(session: &mut Session<'_>, end: usize) -> Result<Measured, Fault> {
+    let (start, layers) = (session.cached, session.model.layers());
+    let mut measured = Measured::new((end - start) as u64);
+    let counters = session.model.workshop.counters;
+    let mut progress = Progress::new(end - start, session.shows_progress);
+    let mut all = true;
+    for first in (start..end).step_by(session.chunk) {
+        let chunk = &session.tokens[first..end.min(first + session.chunk)];
+        let watch = |layer| {
+            progress.show(first - start + chunk.len() * layer / layers);
+            !stop_requested()
+        };
+        all = session.model.prefill_while(chunk, first, watch)? && !stop_requested();
+        if !all {
+            break;
+        }
+    }
+    progress.clear();
+    session.cached = if all { end } else { start };
+    measured.embedding_reads = measured.prompt_tokens * u64::from(session.model.reads_embeddings());
+    measured.prefill = session.model.workshop.counters.since(&counters);
+    Ok(measured)
+}
+
+/// Continues the first `end` tokens of the session, all of which the model has been given, unless
+/// INT or TERM came; adds what it measures to what was measured of the prompt.
+pub fn decode(
     session: &mut Session<'_>,
     mut end: usize,
     sampler: &mut Sampler,
@@ -189,6 +208,7 @@ fn decode(
         session.tokens[end] = token;
         session.model.forward(token, end)?;
         end += 1;
+        session.cached = end;
         measured.embedding_reads += row_reads;
         if measured.tokens == FIRST_TOKENS {
             measured.first = session.model.workshop.counters.since(&prefilled);
@@ -198,6 +218,7 @@ fn decode(
     if measured.tokens < FIRST_TOKENS {
         measured.first = measured.decode;
     }
+    measured.faults = faults().since(&measured.faults_before);
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod fault;
 pub mod generate;
 mod help;
 mod json;
+mod progress;
 mod run;
 mod summary;
 

@@ -4,7 +4,7 @@ use super::argument_error::ArgumentError;
 use super::arguments::Options;
 use super::boot::{BootOptions, boot};
 use super::fault::Fault;
-use super::generate::{Limits, encode, generate};
+use super::generate::{Limits, decode, encode, prefill};
 use super::{json, summary};
 use crate::image::tag::crc32c;
 use crate::kernel::Kernels;
@@ -19,7 +19,10 @@ pub fn run(plan: &Plan, options: &Options) -> Result<(), Fault> {
     let mut sampler = Sampler::new(options.sampler)?;
     let boot_options = boot_options(plan, options)?;
     boot(plan, &boot_options, |session| {
+        session.shows_progress = true;
         let count = encode(session, prompt)?;
+        // The progress of a long prompt has the terminal's line for itself.
+        let mut measured = prefill(session, count)?;
         let mut out = Output::stdout();
         if options.json {
             out.push(b"{\"prompt\":");
@@ -32,7 +35,7 @@ pub fn run(plan: &Plan, options: &Options) -> Result<(), Fault> {
         let mut stream = Utf8Stream::new();
         let limits =
             Limits { tokens: options.tokens.unwrap_or(u32::MAX), ignore_end: options.ignore_end };
-        let measured = generate(session, count, &mut sampler, limits, |bytes| {
+        decode(session, count, &mut sampler, limits, &mut measured, |bytes| {
             stream.push(bytes, |text| print(options, text, &mut out));
             out.flush().map_err(Fault::Output)
         })?;

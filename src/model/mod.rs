@@ -129,6 +129,17 @@ impl<'a> Model<'a> {
         bytemuck::cast_slice_mut(encode)
     }
 
+    /// The memory of a turn's text, and the scratch of the encoding stage.
+    pub fn turn(&mut self) -> (&mut [u8], &mut [u32]) {
+        let [turn, encode] = self.scratch.parts([RegionId::Turn, RegionId::Encode]);
+        (turn, bytemuck::cast_slice_mut(encode))
+    }
+
+    /// Layers of the network.
+    pub fn layers(&self) -> usize {
+        self.shape.layers as usize
+    }
+
     /// Whether a token's embedding row is read from flash.
     pub fn reads_embeddings(&self) -> bool {
         self.weights.embedding_row(0).is_none()

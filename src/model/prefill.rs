@@ -34,9 +34,20 @@ impl Model<'_> {
     /// Runs the next `tokens` of a prompt, the first at `position`, through every layer; they are
     /// at least one and at most the plan's chunk. Afterwards the residual stream is the last one's.
     pub fn prefill(&mut self, tokens: &[u32], position: usize) -> Result<(), ModelError> {
+        self.prefill_while(tokens, position, |_| true).map(|_| ())
+    }
+
+    /// As [`Model::prefill`], for as long as `go_on` says after each layer, given the layers that
+    /// are done; false where it said no. Then the positions of these tokens hold nothing.
+    pub fn prefill_while(
+        &mut self,
+        tokens: &[u32],
+        position: usize,
+        mut go_on: impl FnMut(usize) -> bool,
+    ) -> Result<bool, ModelError> {
         let (last, before) = tokens.split_last().expect("a chunk has a token");
         if before.is_empty() {
-            return self.forward(*last, position);
+            return self.forward(*last, position).map(|()| true);
         }
         for (line, &token) in tokens.iter().enumerate() {
             self.embed(token, line)?;
@@ -46,6 +57,9 @@ impl Model<'_> {
         for layer in 0..last_layer {
             self.attention_of(layer, chunk)?;
             self.feed_forward_of(layer, chunk)?;
+            if !go_on(layer + 1) {
+                return Ok(false);
+            }
         }
         // Of the last layer, later tokens need the keys and values of all, but only the last
         // one's output.
@@ -54,7 +68,7 @@ impl Model<'_> {
         self.keep_last(chunk);
         let position = position + before.len();
         self.attention(last_layer, position)?;
-        self.feed_forward(last_layer)
+        self.feed_forward(last_layer).map(|()| true)
     }
 
     fn attention_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
