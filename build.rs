@@ -26,6 +26,7 @@ mod forge {
     pub mod quantize;
     #[path = "source/mod.rs"]
     pub mod source;
+    pub mod template;
     pub mod tokenizer;
     pub mod verify;
     pub mod vocabulary;

@@ -15,8 +15,8 @@
 //!  6 kernel     the tools: hand-written kernels and their exact Rust twins
 //!  7 cluster    the workshop: neuron clusters, hits while misses fly
 //!  8 model      the living room: the forward pass
-//!  9 token      the voice: tokenizer and sampler
-//! 10 cli        the door: run, bench, plan, check
+//!  9 token      the voice: tokenizer, sampler, chat templates
+//! 10 cli        the door: run, chat, bench, plan, check
 //!    forge      std only (feature `host`): shape, pack, inspect, plan
 //! ```
 #![cfg_attr(not(any(test, feature = "host")), no_std)]

@@ -1,5 +1,6 @@
 //! What can be wrong with a command line.
 
+use crate::image::tokenizer::ChatTemplate;
 use crate::kernel::Isa;
 use crate::sys::path_text;
 use core::fmt;
@@ -51,6 +52,16 @@ pub enum ArgumentError {
         /// What was given.
         found: &'static [u8],
     },
+    /// No such chat template.
+    UnknownTemplate {
+        /// What was given.
+        found: &'static [u8],
+    },
+    /// A flag of `chat` beside another command.
+    OnlyChat {
+        /// The flag.
+        flag: &'static str,
+    },
     /// More arguments than are looked at.
     TooMany,
     /// A thread count outside the plan.
@@ -68,7 +79,7 @@ impl fmt::Display for ArgumentError {
         match *self {
             ArgumentError::UnknownCommand { found } => write!(
                 f,
-                "there is no command {:?}; use run, bench, plan, check or help",
+                "there is no command {:?}; use run, chat, bench, plan, check or help",
                 text(found)
             ),
             ArgumentError::UnknownFlag { found } => {
@@ -93,6 +104,15 @@ impl fmt::Display for ArgumentError {
                 )?;
                 let usable = Isa::ALL.iter().filter(|isa| isa.available());
                 usable.into_iter().try_for_each(|isa| write!(f, " {}", isa.name()))
+            }
+            ArgumentError::UnknownTemplate { found } => write!(
+                f,
+                "there is no chat template {:?}; use {}",
+                text(found),
+                ChatTemplate::NAMES
+            ),
+            ArgumentError::OnlyChat { flag } => {
+                write!(f, "{flag} belongs to `ganglion chat`; leave it out")
             }
             ArgumentError::TooMany => write!(
                 f,

@@ -1,6 +1,7 @@
 //! Arguments without a heap: one table of flags, each parsed where it stands.
 
 use super::argument_error::ArgumentError;
+use crate::image::tokenizer::ChatTemplate;
 use crate::kernel::Isa;
 use crate::sys::start;
 use crate::token::SamplerConfig;
@@ -14,6 +15,8 @@ const REPEAT_LAST: u32 = 64;
 pub enum Command {
     /// Continue a prompt.
     Run,
+    /// Talk with the model.
+    Chat,
     /// Measure.
     Bench,
     /// Print the plan.
@@ -29,13 +32,17 @@ pub enum Command {
 /// How to do it.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Text to continue.
+    /// Text to continue, or the first message of a chat.
     pub prompt: Option<&'static [u8]>,
     /// Tokens of a prompt that is made, not given.
     pub prompt_tokens: Option<u32>,
+    /// What the system says in a chat.
+    pub system: Option<&'static str>,
+    /// How a chat is written as text.
+    pub template: Option<ChatTemplate>,
     /// The image.
     pub image: &'static [u8],
-    /// Most new tokens.
+    /// Most new tokens of a text or an answer.
     pub tokens: Option<u32>,
     /// Compute threads, at most the plan's.
     pub threads: Option<u32>,
@@ -63,6 +70,8 @@ pub fn parse(
     let mut options = Options {
         prompt: None,
         prompt_tokens: None,
+        system: None,
+        template: None,
         image: image.as_bytes(),
         tokens: None,
         threads: None,
@@ -82,6 +91,13 @@ pub fn parse(
     while let Some(argument) = cursor.next() {
         flag(argument, &mut cursor, &mut options)?;
     }
+    if command != Command::Chat {
+        let chats =
+            [("--system", options.system.is_some()), ("--template", options.template.is_some())];
+        if let Some((flag, _)) = chats.into_iter().find(|(_, given)| *given) {
+            return Err(ArgumentError::OnlyChat { flag });
+        }
+    }
     if let (Some(found), Some(_)) = (options.prompt, options.prompt_tokens) {
         return Err(ArgumentError::PromptOfBothKinds { found });
     }
@@ -91,6 +107,7 @@ pub fn parse(
 fn command(name: &'static [u8]) -> Result<Command, ArgumentError> {
     match name {
         b"run" => Ok(Command::Run),
+        b"chat" => Ok(Command::Chat),
         b"bench" => Ok(Command::Bench),
         b"plan" => Ok(Command::Plan),
         b"check" => Ok(Command::Check),
@@ -111,6 +128,10 @@ fn default_isa() -> Result<Isa, ArgumentError> {
 fn isa(name: &'static [u8]) -> Result<Isa, ArgumentError> {
     let known = core::str::from_utf8(name).ok().and_then(Isa::parse);
     known.filter(|isa| isa.available()).ok_or(ArgumentError::UnknownIsa { found: name })
+}
+
+fn template(name: &'static [u8]) -> Result<ChatTemplate, ArgumentError> {
+    ChatTemplate::parse(name).ok_or(ArgumentError::UnknownTemplate { found: name })
 }
 
 struct Cursor<'a> {
@@ -151,6 +172,12 @@ impl Cursor<'_> {
         Ok(value)
     }
 
+    fn text(&mut self, flag: &'static [u8]) -> Result<&'static str, ArgumentError> {
+        let found = self.value(flag)?;
+        let wanted = "text in UTF-8";
+        core::str::from_utf8(found).map_err(|_| ArgumentError::BadValue { flag, found, wanted })
+    }
+
     fn number<T: FromStr>(
         &mut self,
         flag: &'static [u8],
@@ -182,6 +209,8 @@ fn flag(
         b"--json" => options.json = true,
         b"--ignore-end" => options.ignore_end = true,
         b"--prove-seal" => options.prove_seal = true,
+        b"--system" => options.system = Some(cursor.text(flag)?),
+        b"--template" => options.template = Some(template(cursor.value(flag)?)?),
         b"--image" => options.image = cursor.value(flag)?,
         b"--isa" => options.isa = isa(cursor.value(flag)?)?,
         b"--tokens" | b"-n" => options.tokens = Some(cursor.number(flag, "a count")?),
@@ -221,6 +250,13 @@ mod tests {
         assert_eq!((options.tokens, options.sampler.temperature), (Some(5), 0.5));
         assert_eq!((options.image, options.prompt), (&b"x"[..], Some(&b"-p"[..])));
         assert_eq!(parsed(&["plan", "--json"]).unwrap().0, Command::Plan);
+        let (command, options) =
+            parsed(&["chat", "--template=mistral-v3", "--system", "", "Hi"]).unwrap();
+        assert_eq!(command, Command::Chat);
+        assert_eq!(
+            (options.template, options.system, options.prompt),
+            (Some(ChatTemplate::MistralV3), Some(""), Some(&b"Hi"[..]))
+        );
         assert_eq!(parsed(&[]).unwrap().0, Command::Help);
     }
 
@@ -236,5 +272,8 @@ mod tests {
         let both = said(&["bench", "--prompt-tokens", "9", "a"]);
         assert!(both.contains("--prompt-tokens makes") && both.contains("\"a\""), "{both}");
         assert!(said(&["run", "--isa", "sse9"]).contains("\"sse9\""));
+        let unknown = said(&["chat", "--template", "vicuna"]);
+        assert!(unknown.contains("\"vicuna\"") && unknown.contains("chatml"), "{unknown}");
+        assert!(said(&["run", "--system", "x"]).contains("--system belongs to `ganglion chat`"));
     }
 }

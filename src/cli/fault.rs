@@ -2,10 +2,13 @@
 
 use super::argument_error::ArgumentError;
 use crate::image::HeaderError;
+use crate::image::tokenizer::ChatTemplate;
 use crate::kernel::accumulator::UNIT_EXPONENTS;
 use crate::model::ModelError;
 use crate::plan::PlanError;
-use crate::sys::{LockError, OpenError, ReadError, SysError, exit, path_text};
+use crate::sys::{
+    LockError, OpenError, ReadError, SysError, TERMINAL_LINE_BYTES_MAX, exit, path_text,
+};
 use crate::token::TokenError;
 use core::fmt;
 
@@ -28,6 +31,26 @@ pub enum Fault {
     },
     /// There is nothing to continue.
     NoPrompt,
+    /// The image names no chat template, and neither does the command line.
+    NoTemplate,
+    /// A message has more text than a turn has memory.
+    MessageTooLong {
+        /// Bytes of its turn.
+        bytes: usize,
+        /// Bytes of memory.
+        max: usize,
+    },
+    /// A line of a message is as long as a terminal's line can be.
+    LineCut,
+    /// The rest of the context is too small for a message.
+    ContextFull {
+        /// Tokens of its turn.
+        tokens: usize,
+        /// Tokens of the conversation before it.
+        used: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
     /// The tokenizer or sampler refused.
     Token(TokenError),
     /// The image's name can't be a path.
@@ -114,6 +137,10 @@ pub enum Fault {
     },
     /// A token could not be computed.
     Model(ModelError),
+    /// The signals of a chat can't be caught.
+    Signals(SysError),
+    /// Standard input can't be read.
+    Input(SysError),
     /// Standard output can't be written.
     Output(SysError),
 }
@@ -122,11 +149,15 @@ impl Fault {
     /// The sysexits code of this fault.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Fault::Argument(_) | Fault::NoPrompt | Fault::Token(TokenError::Setting { .. }) => {
-                exit::USAGE
-            }
+            Fault::Argument(_)
+            | Fault::NoPrompt
+            | Fault::NoTemplate
+            | Fault::Token(TokenError::Setting { .. }) => exit::USAGE,
             Fault::PromptNotUtf8 { .. }
             | Fault::PromptTooLong { .. }
+            | Fault::MessageTooLong { .. }
+            | Fault::LineCut
+            | Fault::ContextFull { .. }
             | Fault::Token(_)
             | Fault::Image { .. }
             | Fault::ImageSection { .. }
@@ -136,11 +167,12 @@ impl Fault {
             Fault::NoRoom { .. } => exit::RETRY,
             Fault::Arena { .. }
             | Fault::Thread(_)
+            | Fault::Signals(_)
             | Fault::Lock(_)
             | Fault::Seal(_)
             | Fault::OverBudget { .. } => exit::OS,
             Fault::Model(error) => model_exit_code(error),
-            Fault::ImageRead { .. } | Fault::Output(_) => exit::IO,
+            Fault::ImageRead { .. } | Fault::Input(_) | Fault::Output(_) => exit::IO,
         }
     }
 }
@@ -189,6 +221,34 @@ impl fmt::Display for Fault {
                  for the answer; shorten it, or raise `context_tokens` in the plan and build again"
             ),
             Fault::NoPrompt => write!(f, "there is no prompt; `ganglion run \"Once upon a time\"`"),
+            Fault::NoTemplate => write!(
+                f,
+                "the image names no chat template that this version knows; choose one with \
+                 --template: {}",
+                ChatTemplate::NAMES
+            ),
+            Fault::MessageTooLong { bytes, max } => write!(
+                f,
+                "the message has {bytes} bytes with its marks, there is room for {max}; shorten \
+                 it, or raise `context_tokens` in the plan and build again"
+            ),
+            Fault::LineCut => write!(
+                f,
+                "a terminal drops what a line has over {TERMINAL_LINE_BYTES_MAX} bytes, and this \
+                 one is full; break it: a line that ends with \\ goes on"
+            ),
+            Fault::ContextFull { tokens, used: 0, context } => write!(
+                f,
+                "the message has {tokens} tokens with its marks, the context holds {context} and \
+                 needs one more for the answer; shorten it, or raise `context_tokens` in the plan \
+                 and build again"
+            ),
+            Fault::ContextFull { tokens, used, context } => write!(
+                f,
+                "the message has {tokens} tokens with its marks, {} of the context's {context} \
+                 are left for it; /reset begins a new conversation, a shorter message may fit",
+                (context - used).saturating_sub(1)
+            ),
             Fault::Token(error) => error.fmt(f),
             Fault::ImageName => {
                 write!(f, "the image's name is empty or too long; name it with --image PATH")
@@ -252,6 +312,10 @@ impl fmt::Display for Fault {
                  in the device file and build again"
             ),
             Fault::Model(error) => error.fmt(f),
+            Fault::Signals(error) => write!(f, "Ctrl-C can't be caught: {error}"),
+            Fault::Input(error) => {
+                write!(f, "standard input can't be read: {error}; give it a terminal or a pipe")
+            }
             Fault::Output(error) => write!(f, "the text can't be written to stdout: {error}"),
         }
     }
@@ -271,6 +335,7 @@ mod tests {
             (Fault::PageBytes { wanted: 4096, found: 16384 }, exit::CONFIG, "has 16384"),
             (Fault::Seal(error), exit::OS, "leave out --prove-seal"),
             (Fault::Thread(error), exit::OS, "a thread can't be started: seccomp failed"),
+            (Fault::Signals(error), exit::OS, "Ctrl-C can't be caught: seccomp failed"),
             (Fault::Arena { error, bytes: 9, available: 5 }, exit::OS, "9 bytes can't be mapped"),
         ];
         for (fault, code, says) in rows {

@@ -2,12 +2,13 @@
 
 use super::arguments::Command;
 use super::fault::Fault;
-use crate::sys::Output;
+use crate::sys::{Output, Stderr};
 
 const COMMANDS: &str = "\
 Runs a language model larger than the memory it may use.
 
   ganglion run PROMPT    continue a prompt
+  ganglion chat          talk with the model
   ganglion bench         measure this plan on this machine
   ganglion plan          print where every byte of memory lies
   ganglion check         prove the plan and verify the whole image
@@ -38,6 +39,36 @@ ganglion run [FLAGS] PROMPT: continues PROMPT on stdout, then one line about it 
 
 Example:
   ganglion run --temp 0.8 --seed 7 -n 200 \"One day, Tim and his dog\"
+";
+
+const CHAT: &str = "\
+ganglion chat [FLAGS] [MESSAGE]: a conversation: a line is a message, the answer goes to stdout.
+
+      --system TEXT      what the system says (else what the model's own template says)
+      --template NAME    how the conversation is written as text (else as the image names it):
+                         chatml, llama-2, llama-3, llama-3.1, mistral, mistral-v1, mistral-v3,
+                         mistral-v7
+  -n, --tokens N         at most N tokens an answer
+      --temp, --top-k, --top-p, --min-p, --repeat-penalty, --repeat-last, --seed,
+      --threads, --image, --isa, --ignore-end, --prove-seal: as in `ganglion run --help`
+      --json             each turn as a JSON object on a line of its own
+
+A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, which stays in the
+conversation; where nothing is being said, it leaves. Lines that begin with / are commands:
+
+";
+
+const CHAT_COMMANDS: &str = "\
+  /paste                 every line up to /end is one message
+  /reset                 forget the conversation
+  /stats                 how full the context is, and how fast the last answer was
+  /help                  this list
+  /exit                  leave, as Ctrl-D does
+";
+
+const CHAT_EXAMPLE: &str = "
+Example:
+  ganglion chat --system \"Answer in one sentence.\" \"What is the capital of France?\"
 ";
 
 const BENCH: &str = "\
@@ -77,6 +108,7 @@ Example:
 pub fn print(command: Command) -> Result<(), Fault> {
     let text = match command {
         Command::Run => RUN,
+        Command::Chat => CHAT,
         Command::Bench => BENCH,
         Command::Plan => PLAN,
         Command::Check => CHECK,
@@ -84,5 +116,14 @@ pub fn print(command: Command) -> Result<(), Fault> {
     };
     let mut out = Output::stdout();
     out.push(text.as_bytes());
+    if command == Command::Chat {
+        out.push(CHAT_COMMANDS.as_bytes());
+        out.push(CHAT_EXAMPLE.as_bytes());
+    }
     out.flush().map_err(Fault::Output)
+}
+
+/// Lists the commands of a chat on stderr: stdout has the answers alone.
+pub fn chat_commands() {
+    Stderr::part(format_args!("{CHAT_COMMANDS}"));
 }

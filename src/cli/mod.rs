@@ -8,7 +8,9 @@ mod argument_error;
 mod arguments;
 mod bench;
 pub mod boot;
+pub mod chat;
 mod check;
+mod entry;
 mod fault;
 pub mod generate;
 mod help;
@@ -52,6 +54,7 @@ fn execute(command: Command, options: &Options) -> Result<(), Fault> {
         Command::Help => help::print(command),
         Command::Version => version(),
         Command::Run => run::run(&PLAN, options),
+        Command::Chat => chat::chat(&PLAN, options),
         Command::Bench => bench::bench(&PLAN, options),
         Command::Plan => print_plan(options),
         Command::Check => check::check(&PLAN, options),

@@ -82,7 +82,8 @@ pub fn boot_options(plan: &Plan, options: &Options) -> Result<BootOptions, Fault
     })
 }
 
-fn print(options: &Options, text: &str, out: &mut Output) {
+/// A part of the text, in JSON as part of a string.
+pub fn print(options: &Options, text: &str, out: &mut Output) {
     if options.json {
         json::escape(text, out);
     } else {

@@ -11,9 +11,11 @@ use ganglion::forge::report::{loss_table, losses_json, start_line};
 use ganglion::forge::shape::shape_toml;
 use ganglion::forge::synth::{SynthType, synth};
 use ganglion::forge::verify::{VerifyError, open_image, verify_image};
+use ganglion::image::tokenizer::ChatTemplate;
 use ganglion::image::{Header, SectionKind, Types, WeightType};
 use ganglion::plan::{bytes, check, report, solve};
 use ganglion::sys::exit;
+use ganglion::token::Tokenizer;
 use serde_json::json;
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -288,6 +290,7 @@ fn packed_text(
             "resident": types.resident.name(), "head": types.head.name(),
             "embedding": types.embedding.name(),
             "weights": losses_json(model, types, &packed.losses),
+            "chat_template": chat_template(model).map(ChatTemplate::name),
         });
         return Ok(format!("{value:#}\n"));
     }
@@ -299,7 +302,20 @@ fn packed_text(
         bytes(packed.waste_bytes),
         packed.waste_bytes * 100 / packed.file_bytes
     )?;
+    match chat_template(model) {
+        Some(template) => writeln!(text, "chat template {}", template.name())?,
+        None => writeln!(
+            text,
+            "chat template none, or not a known one; `ganglion chat --template` takes {}",
+            ChatTemplate::NAMES
+        )?,
+    }
     Ok(text)
+}
+
+/// The chat template that the image names.
+fn chat_template(model: &ModelFile) -> Option<ChatTemplate> {
+    Tokenizer::new(&model.tokenizer).ok()?.chat_template()
 }
 
 fn inspect(path: &Path, verify: bool, json: bool) -> Result<String> {

@@ -23,6 +23,7 @@ pub mod safetensors;
 pub mod shape;
 pub mod source;
 pub mod synth;
+pub mod template;
 pub mod tokenizer;
 pub mod verify;
 pub mod vocabulary;

@@ -5,6 +5,7 @@
 //! `add_eos_token` is not followed: a prompt is there to be continued.
 
 use super::gguf::{Gguf, GgufError};
+use super::template::{recognise, system_prompt};
 use super::tokenizer::TokenizerSource;
 use crate::image::tokenizer::{PreTokenizer, TokenType, TokenizerModel};
 
@@ -68,6 +69,7 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
     let key = "tokenizer.ggml.merges";
     let merges =
         if scored { gguf.opt_strings(key)?.unwrap_or_default() } else { gguf.strings(key)? };
+    let template = gguf.opt_string("tokenizer.chat_template")?.unwrap_or_default();
     Ok(TokenizerSource {
         model: model.into(),
         pre: pre.into(),
@@ -80,6 +82,8 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
         add_space: scored && gguf.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
         ends,
         tokens,
+        chat_template: recognise(template),
+        system_prompt: system_prompt(template),
         ..TokenizerSource::default()
     })
 }

@@ -240,39 +240,55 @@ impl PreTokenizer {
 pub enum ChatTemplate {
     /// `<|im_start|>role`, a line break, the message, `<|im_end|>`.
     ChatMl,
-    /// `[INST] <<SYS>> .. <</SYS>> .. [/INST] .. </s>`.
+    /// `<s>[INST] .. [/INST] .. </s>`, the system's words between `<<SYS>>` and `<</SYS>>`.
     Llama2,
     /// `<|start_header_id|>role<|end_header_id|>`, the message, `<|eot_id|>`.
     Llama3,
-    /// ` [INST] .. [/INST]` with spaces around; the system's words stand before the user's.
+    /// As Llama 3, with dates before the system's words.
+    Llama31,
+    /// `[INST] .. [/INST]..</s>`, the system's words before the user's first ones.
+    Mistral,
+    /// As Mistral, with a space before `[INST]` and behind `[/INST]`.
     MistralV1,
-    /// `[INST] .. [/INST]`, the system's words before the last message of the user.
+    /// As Mistral, with no space before `[/INST]` and one behind.
     MistralV3,
-    /// As version 3, with `[SYSTEM_PROMPT] .. [/SYSTEM_PROMPT]`.
+    /// As version 3, the system's words between `[SYSTEM_PROMPT]` and `[/SYSTEM_PROMPT]`.
     MistralV7,
 }
 
 impl ChatTemplate {
     /// Every template, in the order of [`ChatTemplate::code`].
-    pub const ALL: [ChatTemplate; 6] = [
+    pub const ALL: [ChatTemplate; 8] = [
         ChatTemplate::ChatMl,
         ChatTemplate::Llama2,
         ChatTemplate::Llama3,
+        ChatTemplate::Llama31,
+        ChatTemplate::Mistral,
         ChatTemplate::MistralV1,
         ChatTemplate::MistralV3,
         ChatTemplate::MistralV7,
     ];
+    /// All names, for messages.
+    pub const NAMES: &str =
+        "chatml, llama-2, llama-3, llama-3.1, mistral, mistral-v1, mistral-v3 or mistral-v7";
 
     /// The name a user chooses it by.
     pub const fn name(self) -> &'static str {
         match self {
             ChatTemplate::ChatMl => "chatml",
-            ChatTemplate::Llama2 => "llama2",
-            ChatTemplate::Llama3 => "llama3",
+            ChatTemplate::Llama2 => "llama-2",
+            ChatTemplate::Llama3 => "llama-3",
+            ChatTemplate::Llama31 => "llama-3.1",
+            ChatTemplate::Mistral => "mistral",
             ChatTemplate::MistralV1 => "mistral-v1",
             ChatTemplate::MistralV3 => "mistral-v3",
             ChatTemplate::MistralV7 => "mistral-v7",
         }
+    }
+
+    /// The template of that name, or `None`.
+    pub fn parse(name: &[u8]) -> Option<ChatTemplate> {
+        Self::ALL.into_iter().find(|template| template.name().as_bytes() == name)
     }
 
     /// Number in the header's flags.
@@ -281,9 +297,11 @@ impl ChatTemplate {
             ChatTemplate::ChatMl => 1,
             ChatTemplate::Llama2 => 2,
             ChatTemplate::Llama3 => 3,
-            ChatTemplate::MistralV1 => 4,
-            ChatTemplate::MistralV3 => 5,
-            ChatTemplate::MistralV7 => 6,
+            ChatTemplate::Llama31 => 4,
+            ChatTemplate::Mistral => 5,
+            ChatTemplate::MistralV1 => 6,
+            ChatTemplate::MistralV3 => 7,
+            ChatTemplate::MistralV7 => 8,
         }
     }
 
@@ -421,6 +439,8 @@ mod tests {
         for (index, template) in ChatTemplate::ALL.into_iter().enumerate() {
             assert_eq!(template.code() as usize, index + 1);
             assert_eq!(ChatTemplate::from_code(template.code()), Some(template));
+            assert_eq!(ChatTemplate::parse(template.name().as_bytes()), Some(template));
+            assert!(ChatTemplate::NAMES.contains(template.name()));
         }
         assert_eq!(ChatTemplate::from_code(0), None);
         assert_eq!(TokenizerModel::from_code(2), None);

@@ -5,6 +5,9 @@ use super::errno::SysError;
 use super::signal::bell;
 
 const BUFFER_BYTES: usize = 4096;
+/// Most bytes of a line that a terminal hands over; it drops the rest of a longer one (the kernel's
+/// line discipline, in canonical mode).
+pub const TERMINAL_LINE_BYTES_MAX: usize = 4095;
 
 /// What came of asking for a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

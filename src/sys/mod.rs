@@ -19,7 +19,7 @@ mod thread;
 pub use clock::{Nanoseconds, now};
 pub use errno::SysError;
 pub use file::{File, FileSystem, OpenError, ReadError};
-pub use input::{Input, Line, stderr_is_terminal, stdin_is_terminal};
+pub use input::{Input, Line, TERMINAL_LINE_BYTES_MAX, stderr_is_terminal, stdin_is_terminal};
 pub use log::{Output, Stderr, path_text};
 pub use memory::{LockError, Mapping, available_bytes, lock_all, page_bytes};
 pub use process::{Faults, Footprint, faults, footprint};

@@ -1,6 +1,6 @@
 //! The voice: text to tokens, tokens to text, logits to the next token.
 //!
-//! Called by cli (`run`, `bench`, later `chat` and `serve`). Reads the tokenizer section of the
+//! Called by cli (`run`, `chat`, `bench`). Reads the tokenizer section of the
 //! image in place; owns no memory but what callers lend.
 //!
 //! Invariants: a section is checked once, in [`Tokenizer::new`], and no text or token id can cause
@@ -12,6 +12,7 @@ mod error;
 mod pre;
 mod sampler;
 mod stream;
+mod template;
 mod tokenizer;
 
 pub use crate::kernel::Candidate;
@@ -19,4 +20,5 @@ pub use encode::{EncodeOptions, EncodeScratch};
 pub use error::TokenError;
 pub use sampler::{Sampler, SamplerConfig};
 pub use stream::Utf8Stream;
+pub use template::{Place, Turn, write_turn};
 pub use tokenizer::Tokenizer;

@@ -1,7 +1,7 @@
 //! The binaries run as processes, each under a time limit.
 #![allow(dead_code)] // each suite uses its part
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -50,6 +50,22 @@ pub fn run(command: &mut Command) -> Ended {
     Ended { code: status.and_then(|s| s.code()), stdout: stdout.join().unwrap(), stderr }
 }
 
+/// As [`run`], with `input` on stdin, all at once.
+pub fn run_with(command: &mut Command, input: &[u8]) -> Ended {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let (mut stdin, input) = (child.stdin.take().expect("stdin is a pipe"), input.to_vec());
+    let writer = thread::spawn(move || {
+        let _ = stdin.write_all(&input); // who refuses the first line reads no more
+    });
+    let stdout = collect(child.stdout.take().expect("stdout is a pipe"));
+    let stderr = collect(child.stderr.take().expect("stderr is a pipe"));
+    let status = wait(&mut child);
+    writer.join().unwrap();
+    let stderr = String::from_utf8_lossy(&stderr.join().unwrap()).into_owned();
+    Ended { code: status.and_then(|s| s.code()), stdout: stdout.join().unwrap(), stderr }
+}
+
 /// As [`run`], with a stdout of the caller's.
 pub fn run_into(command: &mut Command, stdout: Stdio) -> Ended {
     command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
@@ -68,7 +84,8 @@ fn collect(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<Vec<u8>> 
     })
 }
 
-fn wait(child: &mut Child) -> Option<ExitStatus> {
+/// Waits for the end, at most until the limit.
+pub fn wait(child: &mut Child) -> Option<ExitStatus> {
     let started = Instant::now();
     while started.elapsed() < LIMIT {
         if let Some(status) = child.try_wait().expect("the child is ours") {
