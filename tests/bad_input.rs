@@ -47,7 +47,7 @@ fn wrong_arguments_of_the_engine() {
     let long = "-".repeat(2000);
     let threads = format!("1 to {}", PLAN.inputs.threads);
     let rows: &[(&[&str], &[&str])] = &[
-        (&["sing"], &["no command \"sing\"", "run, bench"]),
+        (&["sing"], &["no command \"sing\"", "run, chat, bench"]),
         (&["run", "--tmp", "1"], &["no flag \"--tmp\"", "ganglion help"]),
         (&["run", &long], &["no flag"]),
         (&["run", "-n"], &["-n needs a value"]),

@@ -25,7 +25,7 @@ fn json(binary: &str, arguments: &[&str]) -> Value {
 
 #[test]
 fn every_command_has_help_with_an_example() {
-    for command in ["run", "bench", "plan", "check"] {
+    for command in ["run", "chat", "bench", "plan", "check"] {
         let help = stdout(ENGINE, &[command, "--help"]);
         assert!(help.contains(&format!("Example:\n  ganglion {command}")), "{help}");
         assert!(help.lines().all(|line| line.len() <= 100), "{help}");

@@ -19,7 +19,7 @@ use ganglion::forge::gguf::Gguf;
 use ganglion::forge::tokenizer::{TokenizerError, TokenizerSource, build};
 use ganglion::forge::vocabulary;
 use ganglion::image::tokenizer::TokenType;
-use ganglion::token::{EncodeOptions, EncodeScratch, TokenError, Tokenizer, Utf8Stream};
+use ganglion::token::{EncodeOptions, EncodeScratch, Start, TokenError, Tokenizer, Utf8Stream};
 use serde_json::Value;
 
 const PIECE_BYTES_MAX: usize = 8192;
@@ -372,7 +372,8 @@ fn marks_are_read_where_they_are_ones_own() {
         let mut words = vec![0; EncodeScratch::words(64)];
         let mut scratch = EncodeScratch::new(&mut words);
         let mut out = [0; 32];
-        let count = tokenizer.encode_marked(text, true, is_mark, &mut scratch, &mut out).unwrap();
+        let begun = tokenizer.encode_marked(text, Start::Bos, is_mark, &mut scratch, &mut out);
+        let count = begun.unwrap();
         out[..count].to_vec()
     };
     let spelled = encode(&tokenizer, "<s>", PLAIN);

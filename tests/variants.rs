@@ -83,6 +83,9 @@ fn every_budget_is_true_and_gives_the_same_text() {
             let value = json(&binary, &arguments);
             check_memory(&plan, &value, budget);
             texts.push(value["text"].as_str().unwrap().to_string());
+            let chat = ["chat", "--template", "chatml", "-n", "64", "-t", threads];
+            let value = json(&binary, &[&chat[..], &["--json", "--prove-seal", "Hi"]].concat());
+            check_memory(&plan, &value, budget);
             if number(&value, "locked_bytes") >= number(&plan, "arena_bytes") {
                 assert_eq!(faults(&binary, &arguments), (0, 0), "faults of the token loop");
             } else {

@@ -57,6 +57,8 @@ pub enum ArgumentError {
         /// What was given.
         found: &'static [u8],
     },
+    /// The image names no chat template, and neither does the command line.
+    NoTemplate,
     /// A flag of `chat` beside another command.
     OnlyChat {
         /// The flag.
@@ -109,6 +111,12 @@ impl fmt::Display for ArgumentError {
                 f,
                 "there is no chat template {:?}; use {}",
                 text(found),
+                ChatTemplate::NAMES
+            ),
+            ArgumentError::NoTemplate => write!(
+                f,
+                "the image names no chat template that this version knows; choose one with \
+                 --template: {}",
                 ChatTemplate::NAMES
             ),
             ArgumentError::OnlyChat { flag } => {

@@ -4,6 +4,7 @@ use super::arguments::Options;
 use super::boot::{BootOptions, Session, boot};
 use super::fault::Fault;
 use super::generate::{Limits, Measured, encode, generate};
+use super::prompt_error::PromptError;
 use super::run::{boot_options, prompt};
 use super::summary;
 use crate::image::tokenizer::TokenType;
@@ -51,16 +52,16 @@ fn make_prompt(session: &mut Session<'_>, count: usize) -> Result<usize, Fault> 
     // One place is kept for the answer.
     let room = session.tokens[..context - 1].get_mut(..count);
     let Some(tokens) = room else {
-        return Err(Fault::PromptTooLong { tokens: count, context });
+        return Err(PromptError::TooLong { tokens: count, context }.into());
     };
     let tokenizer = &session.tokenizer;
     let ordinary = |&id: &u32| tokenizer.token_type(id) == Some(TokenType::Normal);
     for (index, token) in tokens.iter_mut().enumerate() {
         let start = spread(index as u32, tokenizer.token_count());
         let cyclic = (start..tokenizer.token_count()).chain(0..start);
-        *token = cyclic.into_iter().find(ordinary).ok_or(Fault::NoPrompt)?;
+        *token = cyclic.into_iter().find(ordinary).ok_or(PromptError::Absent)?;
     }
-    if count == 0 { Err(Fault::NoPrompt) } else { Ok(count) }
+    if count == 0 { Err(PromptError::Absent.into()) } else { Ok(count) }
 }
 
 /// The `index`-th of numbers that fill `0..below` evenly, however many are taken: steps of

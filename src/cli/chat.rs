@@ -1,14 +1,16 @@
 //! `chat`: a conversation that stays in the cache, turn by turn.
 //!
 //! A message becomes a turn of the model's template, and only this turn is given to the model: the
-//! tokens before it, its own answers among them, have their keys and values in the cache. Invariant:
-//! the answers are those that the whole conversation, given at once, would be continued with.
+//! tokens before it, its own answers among them, have their keys and values in the cache.
+//! Invariant: an answer is what the whole conversation, given at once, would be continued with.
 
+use super::argument_error::ArgumentError;
 use super::arguments::Options;
 use super::boot::{Session, boot};
 use super::entry::{Entry, Reader};
 use super::fault::Fault;
 use super::generate::{Limits, Measured, Stop, decode, prefill};
+use super::prompt_error::PromptError;
 use super::run::{boot_options, print, prompt};
 use super::{help, json, summary};
 use crate::image::tokenizer::ChatTemplate;
@@ -21,11 +23,11 @@ use core::fmt::Write;
 pub fn chat(plan: &Plan, options: &Options) -> Result<(), Fault> {
     let message = prompt(options)?;
     let sampler = Sampler::new(options.sampler)?;
-    catch_every_stop_signal().map_err(Fault::Signals)?;
+    catch_every_stop_signal().map_err(Fault::Input)?;
     boot(plan, &boot_options(plan, options)?, |session| {
         session.shows_progress = true;
         let template = options.template.or(session.tokenizer.chat_template());
-        let template = template.ok_or(Fault::NoTemplate)?;
+        let template = template.ok_or(ArgumentError::NoTemplate)?;
         let stored = Some(session.tokenizer.system_prompt()).filter(|text| !text.is_empty());
         let reader = Reader::new();
         let mut chat = Chat {
@@ -86,15 +88,12 @@ impl Chat<'_, '_> {
         loop {
             match entry {
                 Entry::Message(bytes) => self.answer(bytes)?,
-                Entry::Cut => self.refuse(Fault::LineCut)?,
+                Entry::Cut => self.refuse(PromptError::Cut.into())?,
                 Entry::Reset => self.reset(),
                 Entry::Stats => self.stats()?,
                 Entry::Help => help::chat_commands(),
                 Entry::Unknown(bytes) => self.refuse_command(bytes),
                 Entry::Leave => return Ok(()),
-            }
-            if !forget_interrupt() {
-                return Ok(());
             }
             entry = reader.entry(self.session.model.turn().0)?;
         }
@@ -108,7 +107,7 @@ impl Chat<'_, '_> {
         Entry::Message(message.len())
     }
 
-    /// Answers the message of `bytes` bytes that was entered, or says why not; an empty one is none.
+    /// Answers the message of `bytes` bytes that was entered, or says why not; a blank one is none.
     fn answer(&mut self, bytes: usize) -> Result<(), Fault> {
         match self.take(bytes) {
             Ok(0) => Ok(()),
@@ -123,10 +122,10 @@ impl Chat<'_, '_> {
         let (used, context) = (self.session.cached, self.session.tokens.len());
         let (memory, scratch) = self.session.model.turn();
         let max = memory.len();
-        let too_long = |bytes| Fault::MessageTooLong { bytes, max };
+        let too_long = |bytes| PromptError::TooMuchText { bytes, max };
         let message = memory.get(..bytes).ok_or(too_long(bytes))?;
         let message = core::str::from_utf8(message)
-            .map_err(|error| Fault::PromptNotUtf8 { at: error.valid_up_to() })?;
+            .map_err(|error| PromptError::NotUtf8 { at: error.valid_up_to() })?;
         if message.trim().is_empty() {
             return Ok(0);
         }
@@ -138,10 +137,13 @@ impl Chat<'_, '_> {
         let mut scratch = EncodeScratch::new(scratch);
         // One place is kept for the answer.
         let room = self.session.tokens[..context - 1].get_mut(used..).unwrap_or_default();
-        let tokens = self.session.tokenizer.encode_turn(&turn, used == 0, &mut scratch, room);
+        let tokens = self.session.tokenizer.encode_turn(&turn, &mut scratch, room);
         let tokens = tokens.map_err(|error| match error {
-            TokenError::TooManyTokens { total, .. } => {
-                Fault::ContextFull { tokens: total, used, context }
+            TokenError::TooManyTokens { total: tokens, .. } if used == 0 => {
+                PromptError::TooLong { tokens, context }.into()
+            }
+            TokenError::TooManyTokens { total: tokens, max: room } => {
+                PromptError::ContextFull { tokens, room, context }.into()
             }
             error => Fault::Token(error),
         })?;
@@ -168,6 +170,8 @@ impl Chat<'_, '_> {
             out.flush().map_err(Fault::Output)
         })?;
         stream.finish(|text| print(options, text, out));
+        // Whoever sees the answer's end may press Ctrl-C again, and means the chat then.
+        forget_interrupt();
         let is_taken = measured.stop != Stop::Signal || measured.tokens > 0;
         if is_taken {
             self.turns += 1;
@@ -241,8 +245,8 @@ impl Chat<'_, '_> {
     fn refuse_command(&mut self, bytes: usize) {
         let (memory, _) = self.session.model.turn();
         Stderr::line(format_args!(
-            "ganglion: there is no command {:?}; /help lists them, and a space before it makes it a \
-             message",
+            "ganglion: there is no command {:?}; /help lists them, and a space before it makes it \
+             a message",
             path_text(&memory[..bytes])
         ));
     }

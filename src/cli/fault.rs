@@ -1,14 +1,12 @@
 //! Everything that can stop a command: one sentence each, and its exit code.
 
 use super::argument_error::ArgumentError;
+use super::prompt_error::PromptError;
 use crate::image::HeaderError;
-use crate::image::tokenizer::ChatTemplate;
 use crate::kernel::accumulator::UNIT_EXPONENTS;
 use crate::model::ModelError;
 use crate::plan::PlanError;
-use crate::sys::{
-    LockError, OpenError, ReadError, SysError, TERMINAL_LINE_BYTES_MAX, exit, path_text,
-};
+use crate::sys::{LockError, OpenError, ReadError, SysError, exit, path_text};
 use crate::token::TokenError;
 use core::fmt;
 
@@ -17,40 +15,8 @@ use core::fmt;
 pub enum Fault {
     /// The command line is wrong.
     Argument(ArgumentError),
-    /// The prompt is not text.
-    PromptNotUtf8 {
-        /// First byte that is not.
-        at: usize,
-    },
-    /// The prompt does not fit the context.
-    PromptTooLong {
-        /// Its tokens.
-        tokens: usize,
-        /// Tokens of the context.
-        context: usize,
-    },
-    /// There is nothing to continue.
-    NoPrompt,
-    /// The image names no chat template, and neither does the command line.
-    NoTemplate,
-    /// A message has more text than a turn has memory.
-    MessageTooLong {
-        /// Bytes of its turn.
-        bytes: usize,
-        /// Bytes of memory.
-        max: usize,
-    },
-    /// A line of a message is as long as a terminal's line can be.
-    LineCut,
-    /// The rest of the context is too small for a message.
-    ContextFull {
-        /// Tokens of its turn.
-        tokens: usize,
-        /// Tokens of the conversation before it.
-        used: usize,
-        /// Tokens of the context.
-        context: usize,
-    },
+    /// The prompt, or a message, can't be answered.
+    Prompt(PromptError),
     /// The tokenizer or sampler refused.
     Token(TokenError),
     /// The image's name can't be a path.
@@ -137,9 +103,7 @@ pub enum Fault {
     },
     /// A token could not be computed.
     Model(ModelError),
-    /// The signals of a chat can't be caught.
-    Signals(SysError),
-    /// Standard input can't be read.
+    /// Standard input can't be read, or not be waited for.
     Input(SysError),
     /// Standard output can't be written.
     Output(SysError),
@@ -150,14 +114,9 @@ impl Fault {
     pub fn exit_code(&self) -> u8 {
         match self {
             Fault::Argument(_)
-            | Fault::NoPrompt
-            | Fault::NoTemplate
+            | Fault::Prompt(PromptError::Absent)
             | Fault::Token(TokenError::Setting { .. }) => exit::USAGE,
-            Fault::PromptNotUtf8 { .. }
-            | Fault::PromptTooLong { .. }
-            | Fault::MessageTooLong { .. }
-            | Fault::LineCut
-            | Fault::ContextFull { .. }
+            Fault::Prompt(_)
             | Fault::Token(_)
             | Fault::Image { .. }
             | Fault::ImageSection { .. }
@@ -167,7 +126,6 @@ impl Fault {
             Fault::NoRoom { .. } => exit::RETRY,
             Fault::Arena { .. }
             | Fault::Thread(_)
-            | Fault::Signals(_)
             | Fault::Lock(_)
             | Fault::Seal(_)
             | Fault::OverBudget { .. } => exit::OS,
@@ -194,6 +152,12 @@ impl From<ArgumentError> for Fault {
     }
 }
 
+impl From<PromptError> for Fault {
+    fn from(error: PromptError) -> Fault {
+        Fault::Prompt(error)
+    }
+}
+
 impl From<TokenError> for Fault {
     fn from(error: TokenError) -> Fault {
         Fault::Token(error)
@@ -211,44 +175,7 @@ impl fmt::Display for Fault {
         let text = path_text;
         match *self {
             Fault::Argument(error) => error.fmt(f),
-            Fault::PromptNotUtf8 { at } => write!(
-                f,
-                "the prompt is not UTF-8 from byte {at} on; check the terminal's encoding"
-            ),
-            Fault::PromptTooLong { tokens, context } => write!(
-                f,
-                "the prompt has {tokens} tokens, the context holds {context} and needs one more \
-                 for the answer; shorten it, or raise `context_tokens` in the plan and build again"
-            ),
-            Fault::NoPrompt => write!(f, "there is no prompt; `ganglion run \"Once upon a time\"`"),
-            Fault::NoTemplate => write!(
-                f,
-                "the image names no chat template that this version knows; choose one with \
-                 --template: {}",
-                ChatTemplate::NAMES
-            ),
-            Fault::MessageTooLong { bytes, max } => write!(
-                f,
-                "the message has {bytes} bytes with its marks, there is room for {max}; shorten \
-                 it, or raise `context_tokens` in the plan and build again"
-            ),
-            Fault::LineCut => write!(
-                f,
-                "a terminal drops what a line has over {TERMINAL_LINE_BYTES_MAX} bytes, and this \
-                 one is full; break it: a line that ends with \\ goes on"
-            ),
-            Fault::ContextFull { tokens, used: 0, context } => write!(
-                f,
-                "the message has {tokens} tokens with its marks, the context holds {context} and \
-                 needs one more for the answer; shorten it, or raise `context_tokens` in the plan \
-                 and build again"
-            ),
-            Fault::ContextFull { tokens, used, context } => write!(
-                f,
-                "the message has {tokens} tokens with its marks, {} of the context's {context} \
-                 are left for it; /reset begins a new conversation, a shorter message may fit",
-                (context - used).saturating_sub(1)
-            ),
+            Fault::Prompt(error) => error.fmt(f),
             Fault::Token(error) => error.fmt(f),
             Fault::ImageName => {
                 write!(f, "the image's name is empty or too long; name it with --image PATH")
@@ -312,7 +239,6 @@ impl fmt::Display for Fault {
                  in the device file and build again"
             ),
             Fault::Model(error) => error.fmt(f),
-            Fault::Signals(error) => write!(f, "Ctrl-C can't be caught: {error}"),
             Fault::Input(error) => {
                 write!(f, "standard input can't be read: {error}; give it a terminal or a pipe")
             }
@@ -335,7 +261,6 @@ mod tests {
             (Fault::PageBytes { wanted: 4096, found: 16384 }, exit::CONFIG, "has 16384"),
             (Fault::Seal(error), exit::OS, "leave out --prove-seal"),
             (Fault::Thread(error), exit::OS, "a thread can't be started: seccomp failed"),
-            (Fault::Signals(error), exit::OS, "Ctrl-C can't be caught: seccomp failed"),
             (Fault::Arena { error, bytes: 9, available: 5 }, exit::OS, "9 bytes can't be mapped"),
         ];
         for (fault, code, says) in rows {

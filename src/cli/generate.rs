@@ -3,6 +3,7 @@
 use super::boot::Session;
 use super::fault::Fault;
 use super::progress::Progress;
+use super::prompt_error::PromptError;
 use crate::metrics::{FetchCounters, Histogram};
 use crate::sys::{Faults, faults, now, stop_requested};
 use crate::token::{EncodeOptions, EncodeScratch, Sampler, TokenError};
@@ -127,10 +128,10 @@ pub fn encode(session: &mut Session<'_>, prompt: &str) -> Result<usize, Fault> {
     // One place is kept for the answer.
     let room = &mut session.tokens[..context - 1];
     match session.tokenizer.encode(prompt, options, &mut scratch, room) {
-        Ok(0) => Err(Fault::NoPrompt),
+        Ok(0) => Err(PromptError::Absent.into()),
         Ok(count) => Ok(count),
         Err(TokenError::TooManyTokens { total, .. }) => {
-            Err(Fault::PromptTooLong { tokens: total, context })
+            Err(PromptError::TooLong { tokens: total, context }.into())
         }
         Err(error) => Err(Fault::Token(error)),
     }

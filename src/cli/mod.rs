@@ -16,12 +16,14 @@ pub mod generate;
 mod help;
 mod json;
 mod progress;
+mod prompt_error;
 mod run;
 mod summary;
 
 pub use argument_error::ArgumentError;
 pub use boot::{BootOptions, Session, boot};
 pub use fault::Fault;
+pub use prompt_error::PromptError;
 
 use crate::baked::{IMAGE, PLAN};
 use crate::plan::report;

@@ -5,6 +5,7 @@ use super::arguments::Options;
 use super::boot::{BootOptions, boot};
 use super::fault::Fault;
 use super::generate::{Limits, decode, encode, prefill};
+use super::prompt_error::PromptError;
 use super::{json, summary};
 use crate::image::tag::crc32c;
 use crate::kernel::Kernels;
@@ -62,7 +63,7 @@ pub fn run(plan: &Plan, options: &Options) -> Result<(), Fault> {
 /// The prompt as text; empty where none is given.
 pub fn prompt(options: &Options) -> Result<&'static str, Fault> {
     core::str::from_utf8(options.prompt.unwrap_or(b""))
-        .map_err(|error| Fault::PromptNotUtf8 { at: error.valid_up_to() })
+        .map_err(|error| PromptError::NotUtf8 { at: error.valid_up_to() }.into())
 }
 
 /// What `options` ask of the boot.

@@ -144,7 +144,8 @@ mod tests {
             ("{% if x %}<|im_start|>system\nPlain.<|im_end|>{% endif %}", "Plain."),
             ("{{ '<|im_start|>system\\n' + text + '<|im_end|>' }}", ""),
             (
-                "{{ '<|im_start|>system\\n' + a + '<|im_end|>' }}{{ '<|im_start|>system\\nB<|im_end|>' }}",
+                "{{ '<|im_start|>system\\n' + a + '<|im_end|>' }}\
+                 {{ '<|im_start|>system\\nB<|im_end|>' }}",
                 "B",
             ),
             ("{{ '<|im_start|>' + role }}", ""),

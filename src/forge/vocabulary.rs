@@ -84,7 +84,6 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
         tokens,
         chat_template: recognise(template),
         system_prompt: system_prompt(template),
-        ..TokenizerSource::default()
     })
 }
 

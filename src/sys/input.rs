@@ -2,7 +2,7 @@
 #![allow(unsafe_code)] // poll, read, isatty
 
 use super::errno::SysError;
-use super::signal::bell;
+use super::signal::{bell, stop_requested};
 
 const BUFFER_BYTES: usize = 4096;
 /// Most bytes of a line that a terminal hands over; it drops the rest of a longer one (the kernel's
@@ -39,6 +39,9 @@ impl Input {
     pub fn line(&mut self, line: &mut [u8]) -> Result<Line, SysError> {
         let mut bytes = 0;
         loop {
+            if stop_requested() {
+                return Ok(Line::Stopped);
+            }
             if self.start == self.end {
                 match self.fill()? {
                     Some(0) if bytes == 0 => return Ok(Line::End),

@@ -62,10 +62,10 @@ pub fn stop_requested() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-/// Forgets an INT that was served; false where TERM came, which is never forgotten.
-pub fn forget_interrupt() -> bool {
+/// Forgets an INT that was served. TERM is never forgotten.
+pub fn forget_interrupt() {
     if TERMINATE.load(Ordering::Relaxed) {
-        return false;
+        return;
     }
     STOP.store(false, Ordering::Relaxed);
     let mut count = 0u64;
@@ -73,7 +73,6 @@ pub fn forget_interrupt() -> bool {
     unsafe {
         libc::read(BELL.load(Ordering::Relaxed), (&raw mut count).cast(), size_of::<u64>());
     }
-    true
 }
 
 /// Descriptor that becomes readable when INT or TERM comes; negative, which poll skips, where

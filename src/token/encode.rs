@@ -26,6 +26,17 @@ pub struct EncodeOptions {
     pub parse_special: bool,
 }
 
+/// What stands before a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// Nothing.
+    Text,
+    /// BOS, which is put there.
+    Bos,
+    /// Text of which this is the rest: the model's space before a text is not for it.
+    Within,
+}
+
 /// A symbol of the piece at hand: a token and its neighbours, [`NONE`] at the ends.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -90,7 +101,8 @@ impl Tokenizer<'_> {
         scratch: &mut EncodeScratch<'_>,
         out: &mut [u32],
     ) -> Result<usize, TokenError> {
-        self.encode_marked(text, options.bos, |_| options.parse_special, scratch, out)
+        let start = if options.bos { Start::Bos } else { Start::Text };
+        self.encode_marked(text, start, |_| options.parse_special, scratch, out)
     }
 
     /// As [`Tokenizer::encode`], for a text that is only partly one's own, such as a conversation:
@@ -99,37 +111,38 @@ impl Tokenizer<'_> {
     pub fn encode_marked(
         &self,
         text: &str,
-        bos: bool,
+        start: Start,
         is_mark: impl Fn(Range<usize>) -> bool,
         scratch: &mut EncodeScratch<'_>,
         out: &mut [u32],
     ) -> Result<usize, TokenError> {
         let max = out.len();
         let mut sink = Sink { out, count: 0 };
-        if bos {
+        if start == Start::Bos {
             sink.push(self.bos().ok_or(TokenError::NoBos)?);
         }
+        let mut space = self.adds_space() && start != Start::Within;
         let mut at = 0;
         while let Some(special) = self.find_special(text, at, &is_mark) {
-            self.encode_plain(&text[at..special.start], scratch, &mut sink)?;
+            self.encode_plain(&text[at..special.start], space, scratch, &mut sink)?;
             sink.push(special.id);
-            at = special.end;
+            (at, space) = (special.end, self.adds_space());
         }
-        self.encode_plain(&text[at..], scratch, &mut sink)?;
+        self.encode_plain(&text[at..], space, scratch, &mut sink)?;
         if sink.count > max {
             return Err(TokenError::TooManyTokens { total: sink.count, max });
         }
         Ok(sink.count)
     }
 
-    /// Text without special tokens, from the start or from the last one on.
+    /// Text without special tokens, after the space that a text gets before it where `space`.
     fn encode_plain(
         &self,
         mut text: &str,
+        mut space: bool,
         scratch: &mut EncodeScratch<'_>,
         sink: &mut Sink<'_>,
     ) -> Result<(), TokenError> {
-        let mut space = self.adds_space();
         while !text.is_empty() {
             let (piece, rest) = text.split_at(piece_bytes(self.pre, text));
             match self.whole_piece(piece.as_bytes()) {

@@ -16,7 +16,7 @@ mod template;
 mod tokenizer;
 
 pub use crate::kernel::Candidate;
-pub use encode::{EncodeOptions, EncodeScratch};
+pub use encode::{EncodeOptions, EncodeScratch, Start};
 pub use error::TokenError;
 pub use sampler::{Sampler, SamplerConfig};
 pub use stream::Utf8Stream;

@@ -5,7 +5,7 @@
 //! count in the template's marks only. In what the system or the user says they are text, which
 //! can neither end a turn nor begin one.
 
-use super::{EncodeOptions, EncodeScratch, TokenError, Tokenizer};
+use super::{EncodeScratch, Start, TokenError, Tokenizer};
 use crate::image::tokenizer::ChatTemplate;
 use core::ops::Range;
 
@@ -120,6 +120,8 @@ pub struct Turn<'t> {
     pub text: &'t str,
     /// Bytes of the system's words, which may be none, and of the user's.
     pub said: [Range<usize>; 2],
+    /// Whether it stands behind an answer.
+    pub goes_on: bool,
 }
 
 /// Writes the turn of the message in the first `bytes` bytes of `memory`, over it. Where there is
@@ -165,7 +167,8 @@ pub fn write_turn<'t>(
     memory[end..whole].copy_from_slice(marks.user[1].as_bytes());
     let text = core::str::from_utf8(&memory[..whole]).expect("texts joined at their ends");
     let words_end = start - close.len() - after.len();
-    Ok(Turn { text, said: [words_end - words.len()..words_end, start..end] })
+    let said = [words_end - words.len()..words_end, start..end];
+    Ok(Turn { text, said, goes_on: place == Place::Next })
 }
 
 /// The bytes of `text` without white space at its ends.
@@ -185,71 +188,31 @@ impl Tokenizer<'_> {
     /// Whether the vocabulary has the token that `template` ends an answer with: the model knows
     /// where a turn ends.
     pub fn knows(&self, template: ChatTemplate) -> bool {
-        self.find_special(marks(template).end, true).is_some()
+        self.find_special(marks(template).end, 0, &|_| true).is_some()
     }
 
     /// Writes the tokens of `turn` to `out` and returns their number: those of the whole text, with
-    /// the names of control tokens read as such in the marks alone. BOS comes first where the model
-    /// expects it, unless `turn` begins with it or is not the first one of its conversation.
+    /// the names of control tokens read as such in the marks alone. A first turn gets BOS where the
+    /// model expects it, unless its marks begin with it.
     pub fn encode_turn(
         &self,
         turn: &Turn<'_>,
-        is_first: bool,
         scratch: &mut EncodeScratch<'_>,
         out: &mut [u32],
     ) -> Result<usize, TokenError> {
-        let text = turn.text;
-        let has_bos = self.bos().is_some_and(|bos| {
-            let name = self.token_bytes(bos);
-            !name.is_empty() && text.as_bytes().starts_with(name)
-        });
-        let mut sink = Tokens { tokenizer: self, scratch, out, count: 0 };
-        let [system, message] = turn.said.clone();
-        let mut plain = 0;
-        let mut bos = is_first && self.adds_bos() && !has_bos;
-        for mark in [0..system.start, system.end..message.start, message.end..text.len()] {
-            let mut from = mark.start;
-            while let Some(special) = self.find_special(&text[from..mark.end], true) {
-                sink.plain(&text[plain..from + special.start], bos)?;
-                sink.push(special.id);
-                from += special.end;
-                (plain, bos) = (from, false);
-            }
-        }
-        sink.plain(&text[plain..], bos)?;
-        let max = sink.out.len();
-        if sink.count > max {
-            return Err(TokenError::TooManyTokens { total: sink.count, max });
-        }
-        Ok(sink.count)
-    }
-}
-
-/// The tokens so far. Counts on when `out` is full, so that an error can tell the whole length.
-struct Tokens<'a, 's> {
-    tokenizer: &'a Tokenizer<'a>,
-    scratch: &'a mut EncodeScratch<'s>,
-    out: &'a mut [u32],
-    count: usize,
-}
-
-impl Tokens<'_, '_> {
-    fn push(&mut self, id: u32) {
-        if let Some(place) = self.out.get_mut(self.count) {
-            *place = id;
-        }
-        self.count += 1;
-    }
-
-    /// Text without control tokens.
-    fn plain(&mut self, text: &str, bos: bool) -> Result<(), TokenError> {
-        let options = EncodeOptions { bos, parse_special: false };
-        let room = self.out.get_mut(self.count..).unwrap_or_default();
-        self.count += match self.tokenizer.encode(text, options, self.scratch, room) {
-            Ok(count) => count,
-            Err(TokenError::TooManyTokens { total, .. }) => total,
-            Err(error) => return Err(error),
+        let is_mark = |bytes: Range<usize>| {
+            turn.said.iter().all(|said| bytes.end <= said.start || said.end <= bytes.start)
         };
-        Ok(())
+        let has_bos = self
+            .find_special(turn.text, 0, &is_mark)
+            .is_some_and(|special| special.start == 0 && Some(special.id) == self.bos());
+        let start = if turn.goes_on {
+            Start::Within
+        } else if self.adds_bos() && !has_bos {
+            Start::Bos
+        } else {
+            Start::Text
+        };
+        self.encode_marked(turn.text, start, is_mark, scratch, out)
     }
 }

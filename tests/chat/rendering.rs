@@ -4,7 +4,7 @@ use ganglion::forge::gguf::Gguf;
 use ganglion::forge::template::{recognise, system_prompt};
 use ganglion::forge::{tokenizer, vocabulary};
 use ganglion::image::tokenizer::{ChatTemplate, TokenType};
-use ganglion::token::{EncodeOptions, EncodeScratch, Place, Tokenizer, Turn, write_turn};
+use ganglion::token::{EncodeOptions, EncodeScratch, Place, Start, Tokenizer, Turn, write_turn};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ fn each_turn(
     template: ChatTemplate,
     default: &str,
     conversation: &Value,
-    mut turn: impl FnMut(&Turn<'_>, bool),
+    mut turn: impl FnMut(&Turn<'_>),
     mut answer: impl FnMut(&str),
 ) {
     let default = Some(default).filter(|text| !text.is_empty());
@@ -46,13 +46,13 @@ fn each_turn(
         let place = if index == 0 { Place::First { system } } else { Place::Next };
         let mut memory = vec![0; text.len() + 1_000];
         memory[..text.len()].copy_from_slice(text.as_bytes());
-        turn(&write_turn(template, place, &mut memory, text.len()).unwrap(), index == 0);
+        turn(&write_turn(template, place, &mut memory, text.len()).unwrap());
     }
 }
 
 fn rendered(template: ChatTemplate, default: &str, conversation: &Value) -> String {
     let text = std::cell::RefCell::new(String::new());
-    let turn = |turn: &Turn<'_>, _| text.borrow_mut().push_str(turn.text);
+    let turn = |turn: &Turn<'_>| text.borrow_mut().push_str(turn.text);
     each_turn(template, default, conversation, turn, |answer| text.borrow_mut().push_str(answer));
     text.into_inner()
 }
@@ -87,9 +87,13 @@ fn a_turn_that_does_not_fit_says_what_it_needs() {
     assert!(memory.iter().all(|&byte| byte == b'x'), "a refused message stays as it was");
 }
 
-/// The packed tokenizer of a model file among GANGLION_MODELS.
+/// The packed tokenizer of a file in GANGLION_MODELS or among the vocabularies of GANGLION_DATA.
 fn model(name: &str) -> Option<Vec<u8>> {
-    let path = PathBuf::from(std::env::var_os("GANGLION_MODELS")?).join(name);
+    let folder =
+        |variable: &str, below| Some(PathBuf::from(std::env::var_os(variable)?).join(below));
+    let folders = [folder("GANGLION_MODELS", ""), folder("GANGLION_DATA", "tokenizer")];
+    let paths = folders.into_iter().flatten().map(|folder| folder.join(name));
+    let path = paths.into_iter().find(|path| path.exists())?;
     let gguf = Gguf::open(&path).unwrap_or_else(|error| panic!("{error}"));
     let section = tokenizer::build(&vocabulary::read(&gguf).unwrap());
     Some(section.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
@@ -103,10 +107,19 @@ fn encode(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
     out
 }
 
-fn encode_turn(tokenizer: &Tokenizer<'_>, turn: &Turn<'_>, is_first: bool) -> Vec<u32> {
+/// The tokens of a text that goes on another.
+fn encode_rest(tokenizer: &Tokenizer<'_>, text: &str) -> Vec<u32> {
+    let (mut words, mut out) = (vec![0; 1 << 18], vec![0; 4096]);
+    let (mut scratch, start) = (EncodeScratch::new(&mut words), Start::Within);
+    let count = tokenizer.encode_marked(text, start, |_| false, &mut scratch, &mut out).unwrap();
+    out.truncate(count);
+    out
+}
+
+fn encode_turn(tokenizer: &Tokenizer<'_>, turn: &Turn<'_>) -> Vec<u32> {
     let (mut words, mut out) = (vec![0; 1 << 18], vec![0; 4096]);
     let mut scratch = EncodeScratch::new(&mut words);
-    let count = tokenizer.encode_turn(turn, is_first, &mut scratch, &mut out).unwrap();
+    let count = tokenizer.encode_turn(turn, &mut scratch, &mut out).unwrap();
     out.truncate(count);
     out
 }
@@ -116,21 +129,21 @@ fn real_models_read_the_tokens_of_their_reference() {
     for row in vectors("models.json") {
         let name = row["file"].as_str().unwrap();
         let Some(section) = model(name) else {
-            println!("skipped: GANGLION_MODELS names no folder with {name}");
+            println!("skipped: GANGLION_MODELS and GANGLION_DATA name no folder with {name}");
             continue;
         };
         let tokenizer = Tokenizer::new(&section).unwrap();
-        let template = tokenizer.chat_template().expect("its template is recognised");
+        let ours = ChatTemplate::parse(row["template"].as_str().unwrap().as_bytes());
+        let template = tokenizer.chat_template().or(ours).expect("its template is recognised");
+        assert!(ours.is_none() || tokenizer.chat_template().is_none());
         assert!(tokenizer.knows(template));
         for conversation in row["conversations"].as_array().unwrap() {
             let default = tokenizer.system_prompt();
             let wanted = conversation["text"].as_str().unwrap();
             assert_eq!(rendered(template, default, conversation), wanted);
             let ids = std::cell::RefCell::new(Vec::new());
-            let turn = |turn: &Turn<'_>, is_first| {
-                ids.borrow_mut().extend(encode_turn(&tokenizer, turn, is_first));
-            };
-            let answer = |text: &str| ids.borrow_mut().extend(encode(&tokenizer, text));
+            let turn = |turn: &Turn<'_>| ids.borrow_mut().extend(encode_turn(&tokenizer, turn));
+            let answer = |text: &str| ids.borrow_mut().extend(encode_rest(&tokenizer, text));
             each_turn(template, default, conversation, turn, answer);
             let wanted: Vec<u32> = serde_json::from_value(conversation["ids"].clone()).unwrap();
             assert_eq!(ids.into_inner(), wanted, "{wanted:?}");
@@ -166,7 +179,7 @@ fn turn_of(tokenizer: &Tokenizer<'_>, place: Place<'_>, text: &str) -> Vec<u32> 
     let mut memory = vec![0; text.len() + 500];
     memory[..text.len()].copy_from_slice(text.as_bytes());
     let turn = write_turn(ChatTemplate::ChatMl, place, &mut memory, text.len()).unwrap();
-    encode_turn(tokenizer, &turn, place != Place::Next)
+    encode_turn(tokenizer, &turn)
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn converse(session: &mut Session<'_>) -> Heard {
         let turn = write_turn(ChatTemplate::Llama3, place, memory, text.len()).unwrap();
         let mut scratch = EncodeScratch::new(words);
         let room = &mut session.tokens[session.cached..];
-        let count = session.tokenizer.encode_turn(&turn, index == 0, &mut scratch, room).unwrap();
+        let count = session.tokenizer.encode_turn(&turn, &mut scratch, room).unwrap();
         let end = session.cached + count;
         let limits = Limits { tokens: 16, ignore_end: true };
         let mut measured = prefill(session, end).unwrap();

@@ -169,6 +169,44 @@ fn a_terminal_has_a_prompt_sign_and_its_keys_work() {
 }
 
 #[test]
+fn a_long_message_shows_its_progress_and_can_be_stopped() {
+    let mut terminal = Terminal::new(&mut chat(&["--isa", "twin", "-n", "4"]));
+    terminal.see("\r\n> ");
+    terminal.press(&format!("{}\n", "There was a dog. ".repeat(80)));
+    terminal.see("\r[prompt: ");
+    let line = terminal.see(" left]");
+    assert!(
+        line.contains(" of ") && line.contains(" tokens, ") && line.contains(" tok/s"),
+        "{line}"
+    );
+    terminal.press("\x03");
+    terminal.see("\r\x1b[K"); // the line is gone
+    terminal.see("the message is not part of the conversation\r\n> ");
+    terminal.press("/stats\n");
+    terminal.see("[0 turns, 0 of 512 tokens of context]");
+    terminal.press("Hi\n");
+    terminal.see("Hi\r\n");
+    terminal.see("\r\n> ");
+    terminal.press("/stats\n");
+    terminal.see("[1 turns, ");
+    terminal.press("/exit\n");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
+fn run_shows_its_progress_too_and_then_the_text() {
+    let prompt = "There was a dog. ".repeat(80);
+    let mut command = process::engine();
+    let mut terminal = Terminal::new(command.args(["run", "--isa", "twin", "-n", "4", &prompt]));
+    let before = terminal.see(" left]");
+    assert!(before.starts_with("\r[prompt: "), "{before}");
+    let text = terminal.see("numerics");
+    let (_, text) = text.rsplit_once("\x1b[K").unwrap();
+    assert!(text.starts_with(&prompt), "{text}");
+    assert_eq!(terminal.code(), Some(0));
+}
+
+#[test]
 fn ctrl_d_leaves() {
     let mut terminal = Terminal::new(&mut chat(&["-n", "4"]));
     terminal.see("\r\n> ");

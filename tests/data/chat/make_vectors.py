@@ -3,11 +3,12 @@
     pip install jinja2==3.1.6
     python make_vectors.py vectors.json
     pip install jinja2==3.1.6 gguf==0.19.0
-    python make_vectors.py models.json LLAMA_TOKENIZE MODEL.gguf...
+    python make_vectors.py models.json LLAMA_TOKENIZE MODEL.gguf... TEMPLATE=VOCABULARY.gguf...
 
 The first makes the conversations below with each template of TEMPLATES, small ones of our own that
 put the same marks around messages as the models' do. The second renders with the template in each
-model file and takes the token ids that llama.cpp's llama-tokenize gives for the rendered text.
+model file, or with one of ours where the file has none, and takes the token ids that llama.cpp's
+llama-tokenize gives for the rendered text.
 """
 
 import json
@@ -136,9 +137,10 @@ def own_vectors():
     return rows
 
 
-def model_vectors(tokenize, path):
+def model_vectors(tokenize, model):
     from gguf import GGUFReader
 
+    name, _, path = model.rpartition("=")
     fields = GGUFReader(path).fields
     tokens = fields["tokenizer.ggml.tokens"]
 
@@ -146,7 +148,8 @@ def model_vectors(tokenize, path):
         index = int(fields[f"tokenizer.ggml.{key}_token_id"].contents())
         return bytes(tokens.parts[tokens.data[index]]).decode()
 
-    template, bos, eos = fields["tokenizer.chat_template"].contents(), token("bos"), token("eos")
+    template = TEMPLATES[name] if name else fields["tokenizer.chat_template"].contents()
+    bos, eos = token("bos"), token("eos")
     conversations = [vector(template, conversation, bos, eos) for conversation in CONVERSATIONS]
     for row in conversations:
         with tempfile.NamedTemporaryFile("w", suffix=".txt", newline="") as file:
@@ -155,7 +158,7 @@ def model_vectors(tokenize, path):
             command = [tokenize, "-m", path, "-f", file.name, "--ids", "--no-bos", "--log-disable"]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             row["ids"] = json.loads(said.strip().splitlines()[-1])
-    return {"file": os.path.basename(path), "conversations": conversations}
+    return {"file": os.path.basename(path), "template": name, "conversations": conversations}
 
 
 def main():
