@@ -93,6 +93,7 @@ impl Chat<'_, '_> {
                 Entry::Stats => self.stats()?,
                 Entry::Help => help::chat_commands(),
                 Entry::Unknown(bytes) => self.refuse_command(bytes),
+                Entry::Cancelled => forget_interrupt(),
                 Entry::Leave => return Ok(()),
             }
             entry = reader.entry(self.session.model.turn().0)?;
@@ -270,7 +271,7 @@ impl Chat<'_, '_> {
             .expect("an output takes any text");
             return self.out.flush().map_err(Fault::Output);
         }
-        Stderr::line(format_args!("[{} turns, {used} of {context} tokens of context]", self.turns));
+        Stderr::line(format_args!("[turns {}, context {used} of {context} tokens]", self.turns));
         if let Some(last) = &self.last {
             summary::line(self.plan, last);
         }

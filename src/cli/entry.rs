@@ -22,6 +22,8 @@ pub enum Entry {
     Stats,
     /// List the commands.
     Help,
+    /// INT or TERM came in the middle of a message.
+    Cancelled,
     /// Leave, or the input ended, or INT or TERM came.
     Leave,
     /// A command that isn't there, of so many bytes.
@@ -78,7 +80,7 @@ impl Reader {
                     is_cut |= more > self.line_bytes_max;
                 }
                 Line::End => break,
-                Line::Stopped => return Ok(Entry::Leave),
+                Line::Stopped => return Ok(Entry::Cancelled),
             }
         }
         Ok(if is_cut { Entry::Cut } else { Entry::Message(bytes) })
@@ -104,7 +106,7 @@ impl Reader {
                     is_cut |= more > self.line_bytes_max;
                 }
                 Line::End => break,
-                Line::Stopped => return Ok(Entry::Leave),
+                Line::Stopped => return Ok(Entry::Cancelled),
             }
         }
         Ok(match bytes {

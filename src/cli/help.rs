@@ -53,8 +53,9 @@ ganglion chat [FLAGS] [MESSAGE]: a conversation: a line is a message, the answer
       --threads, --image, --isa, --ignore-end, --prove-seal: as in `ganglion run --help`
       --json             each turn as a JSON object on a line of its own
 
-A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, which stays in the
-conversation; where nothing is being said, it leaves. Lines that begin with / are commands:
+A line that ends with \\ goes on in the next one. Ctrl-C stops an answer, and what was said of it
+stays in the conversation; it gives up a message of several lines; else it leaves. Lines that begin
+with / are commands:
 
 ";
 

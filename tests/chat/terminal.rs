@@ -154,7 +154,7 @@ fn a_terminal_has_a_prompt_sign_and_its_keys_work() {
     terminal.press("\x03");
     terminal.see("\r\n> ");
     terminal.press("/stats\n");
-    terminal.see("[1 turns, ");
+    terminal.see("[turns 1, ");
     terminal.see("\r\n> ");
     terminal.press(&format!("{}\n", "a b ".repeat(300)));
     terminal.see("/reset begins a new conversation");
@@ -164,6 +164,8 @@ fn a_terminal_has_a_prompt_sign_and_its_keys_work() {
     terminal.see("\r\n> ");
     terminal.press("/paste\n");
     terminal.see("\r\n. ");
+    terminal.press("\x03"); // leaves the message alone
+    terminal.see("\r\n> ");
     terminal.press("\x03");
     assert_eq!(terminal.code(), Some(0));
 }
@@ -183,12 +185,12 @@ fn a_long_message_shows_its_progress_and_can_be_stopped() {
     terminal.see("\r\x1b[K"); // the line is gone
     terminal.see("the message is not part of the conversation\r\n> ");
     terminal.press("/stats\n");
-    terminal.see("[0 turns, 0 of 512 tokens of context]");
+    terminal.see("[turns 0, context 0 of 512 tokens]");
     terminal.press("Hi\n");
     terminal.see("Hi\r\n");
     terminal.see("\r\n> ");
     terminal.press("/stats\n");
-    terminal.see("[1 turns, ");
+    terminal.see("[turns 1, ");
     terminal.press("/exit\n");
     assert_eq!(terminal.code(), Some(0));
 }
