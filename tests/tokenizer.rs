@@ -383,7 +383,10 @@ fn marks_are_read_where_they_are_ones_own() {
     // Half in what is one's own is not one's own.
     let wanted = [&[259], &*spelled, &[ab, 259, 261, ab], &*spelled].concat();
     assert_eq!(marked(&[0..2, 5..8, 17..19]), wanted);
-    assert_eq!(marked(&[0..8, 8..19]), encode(&tokenizer, text, EncodeOptions { bos: true, ..SPECIAL }));
+    assert_eq!(
+        marked(&[0..8, 8..19]),
+        encode(&tokenizer, text, EncodeOptions { bos: true, ..SPECIAL })
+    );
 }
 
 #[test]

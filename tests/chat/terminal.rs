@@ -1,7 +1,7 @@
 //! What needs signals or a terminal: Ctrl-C, Ctrl-D, the prompt sign, the progress of a prompt.
 #![allow(unsafe_code)] // a terminal and its processes
 
-use super::{chat, process};
+use super::{chat, process, turns};
 use process::LIMIT;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -144,13 +144,15 @@ impl Drop for Terminal {
 
 #[test]
 fn a_terminal_has_a_prompt_sign_and_its_keys_work() {
+    let spoken = turns(&["-n", "12"], "One day\\\nTim\n");
+    let begun = spoken[0]["text"].as_str().unwrap().split_whitespace().next().unwrap();
     let mut terminal = Terminal::new(&mut chat(&["--isa", "twin", "--ignore-end", "-n", "400"]));
     terminal.see("template chatml, 512 tokens of context; /help lists the commands\r\n> ");
     terminal.press("One day\\\n");
     terminal.see("\r\n. ");
     terminal.press("Tim\n");
     terminal.see("Tim\r\n");
-    terminal.see(" "); // it has begun to speak
+    terminal.see(begun);
     terminal.press("\x03");
     terminal.see("\r\n> ");
     terminal.press("/stats\n");
