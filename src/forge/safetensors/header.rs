@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::de::{MapAccess, Visitor};
 
 use crate::forge::source::{
     Fault, GgmlType, Piece, SourceError, SourceFile, Tensor, quoted, tensor_bytes,
@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Entries {
                 let mut entries = Vec::new();
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        map.next_value::<IgnoredAny>()?;
+                        map.next_value::<BTreeMap<String, String>>()?;
                     } else {
                         entries.push((name, map.next_value()?));
                     }
