@@ -1,5 +1,5 @@
-//! Checkpoints of safetensors and JSON: the same image as from the GGUF file of the same weights, and
-//! a sentence for everything that can be wrong.
+//! Checkpoints of safetensors and JSON: the same image as from the GGUF file of the same weights,
+//! and a sentence for everything that can be wrong.
 #![cfg(feature = "host")]
 
 #[path = "safetensors/broken.rs"]
@@ -13,7 +13,6 @@ mod vocabulary;
 #[path = "safetensors/writer.rs"]
 mod writer;
 
-use ganglion::forge::gguf::Gguf;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::open::open_model;
 use ganglion::forge::pack::pack;
@@ -30,7 +29,7 @@ fn data(name: &str) -> PathBuf {
 }
 
 fn checkpoint(name: &str, kind: &'static str) -> Checkpoint {
-    Checkpoint { gguf: Gguf::open(&data(name)).unwrap(), kind }
+    Checkpoint::open(&data(name), kind)
 }
 
 /// The image of `model` as `weight`.

@@ -1,6 +1,7 @@
 //! Writes checkpoints: what a model of a GGUF file looks like as safetensors and JSON.
 //!
 //! Shares nothing with the reader: names and keys are turned the other way round.
+#![allow(dead_code)] // each suite uses its part
 
 use ganglion::forge::gguf::{GgmlType, Gguf};
 use serde_json::{Map, Value, json};
@@ -23,7 +24,8 @@ pub fn file(tensors: &[Spec], change: impl FnOnce(&mut Map<String, Value>)) -> V
     for tensor in tensors {
         let start = data.len();
         data.extend(&tensor.data);
-        let entry = json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [start, data.len()]});
+        let places = json!([start, data.len()]);
+        let entry = json!({"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": places});
         header.insert(tensor.name.clone(), entry);
     }
     change(&mut header);
@@ -44,7 +46,12 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    pub fn number(&self, key: &str) -> Option<u64> {
+    /// The model in the GGUF file `path`, of F32 and F16 tensors.
+    pub fn open(path: &Path, kind: &'static str) -> Checkpoint {
+        Checkpoint { gguf: Gguf::open(path).unwrap(), kind }
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
         let architecture = self.gguf.string("general.architecture").unwrap();
         self.gguf.opt_u64(&format!("{architecture}.{key}")).unwrap()
     }
@@ -170,35 +177,47 @@ impl Checkpoint {
         })
     }
 
-    /// Writes the JSON files into `folder`.
-    pub fn write_json(&self, folder: &Path) {
+    /// The JSON files by name.
+    pub fn json_files(&self) -> Vec<(String, Vec<u8>)> {
         let files = [
             ("config.json", self.config()),
             ("tokenizer.json", self.tokenizer()),
             ("tokenizer_config.json", self.settings()),
         ];
-        for (name, value) in files {
-            fs::write(folder.join(name), value.to_string()).unwrap();
-        }
+        files.map(|(name, value)| (name.to_string(), value.to_string().into_bytes())).to_vec()
     }
 
-    /// Writes the whole checkpoint into `folder`, in so many shards, with an index if several.
-    pub fn write(&self, folder: &Path, shards: usize) {
-        self.write_json(folder);
-        let tensors = self.tensors();
+    /// All files by name, the tensors in so many shards, with an index if several.
+    pub fn files(&self, shards: usize) -> Vec<(String, Vec<u8>)> {
+        let (mut files, tensors) = (self.json_files(), self.tensors());
         if shards == 1 {
-            fs::write(folder.join("model.safetensors"), file(&tensors, |_| {})).unwrap();
-            return;
+            files.push(("model.safetensors".into(), file(&tensors, |_| {})));
+            return files;
         }
         let mut map = Map::new();
         for (number, part) in tensors.chunks(tensors.len().div_ceil(shards)).enumerate() {
             let name = shard_name(number + 1, shards);
-            fs::write(folder.join(&name), file(part, |_| {})).unwrap();
             map.extend(part.iter().map(|tensor| (tensor.name.clone(), json!(name))));
+            files.push((name, file(part, |_| {})));
         }
         let index = json!({"metadata": {"total_size": 1}, "weight_map": map});
-        fs::write(folder.join("model.safetensors.index.json"), index.to_string()).unwrap();
+        files.push(("model.safetensors.index.json".into(), index.to_string().into_bytes()));
+        files
     }
+
+    /// Writes [`Checkpoint::files`] into `folder`.
+    pub fn write(&self, folder: &Path, shards: usize) {
+        put(folder, &self.files(shards));
+    }
+
+    /// Writes [`Checkpoint::json_files`] into `folder`.
+    pub fn write_json(&self, folder: &Path) {
+        put(folder, &self.json_files());
+    }
+}
+
+fn put(folder: &Path, files: &[(String, Vec<u8>)]) {
+    files.iter().for_each(|(name, bytes)| fs::write(folder.join(name), bytes).unwrap());
 }
 
 /// The usual name of a shard.

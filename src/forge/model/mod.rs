@@ -112,11 +112,6 @@ impl ModelFile {
         let file = gguf.path().display().to_string();
         let family = Family::of(&gguf)?;
         let keys = Keys { gguf: &gguf, architecture: family.architecture };
-        let order = match gguf.format() {
-            Format::Gguf => family.gguf_order,
-            Format::Safetensors => RopeOrder::Halves,
-        };
-        let rope = Rope::read(&gguf, &keys, order)?;
         let tokenizer = build(&vocabulary::read(&gguf)?)
             .map_err(|source| ModelFileError::Tokenizer { path: file.clone(), source })?;
         let shape = family.shape(&gguf, &keys, tokenizer.len() as u64)?;
@@ -130,6 +125,11 @@ impl ModelFile {
         if tokens > shape.vocab {
             return Err(ModelFileError::Vocabulary { path: file, tokens, rows: shape.vocab });
         }
+        let order = match gguf.format() {
+            Format::Gguf => family.gguf_order,
+            Format::Safetensors => RopeOrder::Halves,
+        };
+        let rope = Rope::read(&gguf, &keys, order)?;
         let name = gguf.opt_string("general.name")?.unwrap_or("model").to_string();
         let constants = Constants {
             rms_eps: gguf.f32(&keys.name("attention.layer_norm_rms_epsilon"))?,
