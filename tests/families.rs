@@ -104,19 +104,20 @@ fn worst(name: &str, weight: WeightType, kv: KvType, isa: Isa) -> f32 {
     })
 }
 
+/// Differences are told in parts of the largest logit, 3 to 21 here.
 #[test]
 fn logits_match_an_independent_forward_pass() {
     for name in MODELS {
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-            let found = worst(name, WeightType::F16, KvType::Single, isa);
-            println!("{name}, {}: max |dlogit| f16 {found:.1e}", isa.name());
-            assert!(found <= 2e-3, "{name} {}: {found}", isa.name());
-        }
-        // Codes: a wrong order of rows or a missing bias would be far beyond their rounding.
         let (_, wanted) = reference(name);
         let largest = wanted.iter().flatten().fold(0.0, |most: f32, x| most.max(x.abs()));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
+            let found = worst(name, WeightType::F16, KvType::Single, isa) / largest;
+            println!("{name}, {}: max |dlogit| f16 {found:.1e} of the largest", isa.name());
+            assert!(found <= 1e-3, "{name} {}: {found}", isa.name());
+        }
+        // Codes: a wrong order of rows or a missing bias would be far beyond their rounding.
         let found = worst(name, WeightType::Q8, KvType::Half, Isa::best()) / largest;
-        println!("{name}: max |dlogit| q8 {:.1} % of the largest logit", found * 100.0);
+        println!("{name}: max |dlogit| q8 {found:.1e} of the largest");
         assert!(found <= 0.08, "{name}: {found}");
     }
 }

@@ -320,7 +320,7 @@ fn small_models_of_odd_shapes_match_plain_arithmetic() {
         let f16 = worst(&case, WeightType::F16, KvType::Single);
         let q8 = worst(&case, WeightType::Q8, KvType::Single);
         println!("{name}: max |dlogit| f16 {f16:.1e}, q8 {q8:.1e}");
-        assert!(f16 < 2e-4, "{name}: {f16}");
+        assert!(f16 < 1e-3, "{name}: {f16}");
         assert!(q8 < 0.15, "{name}: {q8}");
     }
 }

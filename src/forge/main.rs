@@ -260,7 +260,9 @@ fn shape_text(model: &ModelFile, json: bool) -> String {
         "name": model.name, "layers": s.layers, "hidden": s.hidden, "heads": s.heads,
         "kv_heads": s.kv_heads, "head_dim": s.head_dim, "experts": s.experts,
         "experts_used": s.experts_used, "ff": s.ff, "vocab": s.vocab,
-        "activation": s.activation.name(), "tied": s.tied, "tokenizer_bytes": s.tokenizer_bytes,
+        "activation": s.activation.name(), "tied": s.tied, "qkv_bias": s.biases.qkv,
+        "output_bias": s.biases.output, "ffn_bias": s.biases.ffn, "window": s.window,
+        "tokenizer_bytes": s.tokenizer_bytes,
     });
     format!("{value:#}\n")
 }

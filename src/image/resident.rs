@@ -15,9 +15,10 @@
 //! them: values 2i and 2i + 1 of a head are a pair. Biases of gate and up are in image order.
 //!
 //! A down unit is the least exponent u in -60..=0 with `step * 2^a <= 2^27 * 2^u`. In q8 and q4
-//! records a is 13 and step the largest scale of the layer's down columns, in f16 a is 10 and step
-//! the largest magnitude of their weights; where all are 0, u is a - 27. Frequency i is
-//! base^(-2i / head_dim).
+//! records a is 13 and step the largest scale of the layer's down columns, in f16 step is the
+//! largest magnitude of their weights and a is 10 with dReLU and ReLU, 13 with SiLU and GELU; where
+//! all are 0, u is a - 27. Frequency i is base^(-2i / head_dim) unless the model scales it; 0 where
+//! it does not turn a pair.
 
 use super::geometry::{BLOCK_BYTES, round_up};
 use super::shape::{Shape, Types};

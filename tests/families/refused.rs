@@ -36,11 +36,10 @@ fn edited(name: &str, edits: &[Edit]) -> Vec<u8> {
     let path = data(&format!("{name}.gguf"));
     let (bytes, gguf) = (fs::read(&path).unwrap(), Gguf::open(&path).unwrap());
     let last = gguf.tensors().last().unwrap();
-    let data = gguf.tensors().iter().map(|tensor| tensor.offset).min().unwrap() as usize;
     // A tensor's name, number of dimensions, dimensions, type and offset.
     let name = string(&last.name);
     let end = find(&bytes, &name) + name.len() + 4 + 8 * last.dims.len() + 4 + 8;
-    let mut head = bytes[..end].to_vec();
+    let (mut head, data) = (bytes[..end].to_vec(), &bytes[end.next_multiple_of(32)..]);
     for edit in edits {
         match edit {
             Text(from, to) => {
@@ -56,7 +55,7 @@ fn edited(name: &str, edits: &[Edit]) -> Vec<u8> {
         }
     }
     head.resize(head.len().next_multiple_of(32), 0);
-    [&head, &bytes[data..]].concat()
+    [&head, data].concat()
 }
 
 fn float(value: f32) -> u32 {

@@ -9,7 +9,7 @@ use crate::forge::decode;
 use crate::forge::model::Ffn;
 use crate::forge::quantize::{column_step, encode_column};
 use crate::image::tag::{Identity, Part, Tag, crc32c};
-use crate::image::{SectionKind, WeightType};
+use crate::image::{ActivationFn, SectionKind, WeightType};
 
 /// Down weights in memory at a time, unless a block of columns is larger.
 const BLOCK_WEIGHTS: u64 = 1 << 22;
@@ -18,7 +18,7 @@ const BLOCK_COLUMNS: u64 = 256;
 
 /// Activations up to 2 to this are held by the down unit of codes, whose multipliers are rounded.
 const ACTIVATION_BITS: i32 = 13;
-/// Of f16 columns each product is rounded: their unit is finer.
+/// Of f16 columns each product is rounded: their unit is finer, where activations allow it.
 const F16_ACTIVATION_BITS: i32 = 10;
 /// A multiplier of the fixed-point sum stays below 2 to this.
 const MULTIPLIER_BITS: i32 = 27;
@@ -34,11 +34,13 @@ fn exponent_above(step: f32) -> i32 {
 
 /// The smallest power of two in which a layer's largest column step times the largest activation
 /// stays below the multiplier's limit.
-fn down_unit(weight: WeightType, step: f32) -> i32 {
+fn down_unit(weight: WeightType, activation: ActivationFn, step: f32) -> i32 {
     let bits = if step > 0.0 { exponent_above(step) } else { 0 };
-    let held = match weight {
-        WeightType::F16 => F16_ACTIVATION_BITS,
-        WeightType::Q8 | WeightType::Q4 => ACTIVATION_BITS,
+    let held = match (weight, activation) {
+        (WeightType::F16, ActivationFn::DRelu | ActivationFn::Relu) => F16_ACTIVATION_BITS,
+        // Models that were trained with these have neurons of thousands: 2,824 in SmolLM2-135M.
+        (WeightType::F16, ActivationFn::SiLu | ActivationFn::Gelu) => ACTIVATION_BITS,
+        (WeightType::Q8 | WeightType::Q4, _) => ACTIVATION_BITS,
     };
     (bits + held - MULTIPLIER_BITS).clamp(UNIT_EXPONENT_MIN, 0)
 }
@@ -59,7 +61,7 @@ impl Packer<'_, '_> {
             step = step.max(self.expert(layer, expert)?);
         }
         assert_eq!(self.out.at(), self.records_start(layer + 1), "a layer has its laid-out size");
-        Ok(down_unit(self.types.records, step))
+        Ok(down_unit(self.types.records, self.model.shape.activation, step))
     }
 
     /// Writes the records of an expert; returns the largest step of its down columns.
