@@ -4,6 +4,10 @@
 //! writer below shares nothing with the reader.
 #![cfg(feature = "host")]
 
+#[path = "common/process.rs"]
+mod process;
+#[path = "common/refusal.rs"]
+mod refusal;
 #[path = "gguf/shards.rs"]
 mod shards;
 
@@ -55,6 +59,8 @@ struct Writer {
     tensor_count: Option<u64>,
     key_count: Option<u64>,
     alignment: usize,
+    /// Keys as bytes of a file, before the others.
+    raw_keys: Vec<u8>,
     keys: Vec<(String, Vec<u8>)>,
     tensors: Vec<TensorSpec>,
 }
@@ -89,6 +95,7 @@ impl Writer {
             tensor_count: None,
             key_count: None,
             alignment: 32,
+            raw_keys: Vec::new(),
             keys: Vec::new(),
             tensors: Vec::new(),
         }
@@ -117,6 +124,7 @@ impl Writer {
         out.extend(self.version.to_le_bytes());
         out.extend(self.tensor_count.unwrap_or(self.tensors.len() as u64).to_le_bytes());
         out.extend(self.key_count.unwrap_or(self.keys.len() as u64).to_le_bytes());
+        out.extend(&self.raw_keys);
         for (name, value) in &self.keys {
             out.extend(string(name));
             out.extend(value);

@@ -1,8 +1,8 @@
 //! Damaged model files by the thousand: the bodies of the fuzz targets on mutations of good files.
 //!
-//! Two seconds a reader, or `GANGLION_MUTATION_SECONDS`; CI gives each a minute. The same seed makes
-//! the same files (`GANGLION_MUTATION_SEED`), and the number of one that fails is printed. Memory is
-//! limited, so that an allocation as large as a file claims to need ends the test.
+//! Two seconds a reader, or `GANGLION_MUTATION_SECONDS`; CI gives each a minute. The same seed
+//! (`GANGLION_MUTATION_SEED`) makes the same files, and the number of one that fails is printed.
+//! Memory is limited, so that an allocation as large as a file claims to need ends the test.
 #![cfg(feature = "host")]
 #![allow(unsafe_code)] // a limit for this process
 

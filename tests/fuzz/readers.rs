@@ -1,4 +1,4 @@
-//! What a fuzz target does with its bytes: the body of `fuzz_targets/` and of the suite `mutations`.
+//! What a fuzz target does with its bytes: body of `fuzz_targets/` and of the suite `mutations`.
 //!
 //! Any bytes at all: an error of one line, or a model whose every key and row can be read.
 #![allow(dead_code)] // each target uses its part

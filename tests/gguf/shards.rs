@@ -1,6 +1,10 @@
 //! Models split over several files: every order, every name, and everything that can be wrong.
 
-use super::{F32, STRING, U16, Writer, array, assert_sentence, fault_of, opened, string, typed};
+use super::process::{forge, run};
+use super::refusal::Table;
+use super::{
+    F32, STRING, Scratch, U16, Writer, array, assert_sentence, fault_of, opened, string, typed,
+};
 use ganglion::forge::gguf::{Fault, Gguf, GgufError};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -177,6 +181,67 @@ fn foreign_and_doubled_shards_are_refused() {
         folder.write(&usual(number), bytes);
     }
     assert_whole(&folder.0.join(usual(1)));
+}
+
+/// The GGUF file `bytes` in `count` shards, its metadata in the first.
+fn split(bytes: &[u8], count: usize) -> Vec<Vec<u8>> {
+    let whole = Scratch::new(bytes);
+    let gguf = Gguf::open(&whole.0).unwrap();
+    let tensors = gguf.tensors();
+    // The metadata ends where the list begins: at the first tensor's name and its length.
+    let start = string(&tensors[0].name);
+    let start = bytes.windows(start.len()).position(|window| window == start).unwrap();
+    let shards = tensors.chunks(tensors.len().div_ceil(count)).enumerate();
+    shards
+        .map(|(number, part)| {
+            let mut writer = shard(number as u16, count as u16, tensors.len() as u16, &[]);
+            writer.keys.retain(|(name, _)| name.starts_with("split."));
+            for tensor in part {
+                let mut data = vec![0; tensor.bytes as usize];
+                gguf.read_raw(tensor, 0, &mut data).unwrap();
+                writer = writer.tensor(&tensor.name, &tensor.dims, tensor.kind.id, data);
+            }
+            if number == 0 {
+                writer.raw_keys = bytes[24..start].to_vec();
+                writer.key_count = Some(gguf.keys().count() as u64 + 3);
+            }
+            writer.bytes()
+        })
+        .collect()
+}
+
+#[test]
+fn a_split_model_packs_to_the_image_of_the_whole() {
+    let folder = Folder::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let whole = fs::read(root.join("tests/data/layout/tiny.gguf")).unwrap();
+    for (number, bytes) in split(&whole, 3).iter().enumerate() {
+        folder.write(&usual(number + 1), bytes);
+    }
+    // As the golden image has it.
+    let image = folder.0.join("tiny.image");
+    let types = ["--type", "q4", "--resident", "q8", "--head", "f16", "--embedding", "q8"];
+    let ended = run(forge().arg("pack").arg(folder.0.join(usual(2))).arg(&image).args(types));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let golden = fs::read(root.join("tests/data/layout/tiny.q4.image")).unwrap();
+    assert!(fs::read(&image).unwrap() == golden, "the image differs from that of the whole file");
+
+    let mut table = Table::default();
+    let mut refused = |code: i32, says: &[&str]| {
+        let given = folder.0.join(usual(1));
+        table.row(forge().arg("shape").arg(&given), code, says);
+        table.row(forge().arg("pack").arg(&given).arg(folder.0.join("new.image")), code, says);
+        assert!(!folder.0.join("new.image").exists(), "an image was made of a bad model");
+    };
+    let third = fs::read(folder.0.join(usual(3))).unwrap();
+    folder.write(&usual(3), &third[..third.len() / 2]);
+    refused(65, &[&usual(3), "file incomplete", "fetch the file again"]);
+    fs::remove_file(folder.0.join(usual(3))).unwrap();
+    refused(66, &[&usual(1), "shard 3 of 3 is missing beside it"]);
+    folder.write("by another name.gguf", &third);
+    folder.write(&usual(2), &three()[1]);
+    refused(65, &[&usual(2), "shard of another model", "tensors in all"]);
+    table.end();
 }
 
 fn small_whole() -> Vec<u8> {
