@@ -42,7 +42,7 @@ pub struct TokenizerSource {
     pub add_bos: bool,
     /// Whether a text gets a space before it, which is not part of it.
     pub add_space: bool,
-    /// Tokens beside EOS that end an answer.
+    /// Tokens beside EOS and those of known names that end an answer.
     pub ends: Vec<u32>,
     /// How the model wants a conversation written, where that is known.
     pub chat_template: Option<ChatTemplate>,
@@ -243,9 +243,7 @@ pub fn build(source: &TokenizerSource) -> Result<Vec<u8>, TokenizerError> {
     put(layout.special_ids, cast_slice(&special_ids));
     put(layout.token_types, &type_codes);
     put(layout.blob, &blob);
-    let mut ends = source.ends.clone();
-    ends.sort_unstable();
-    put(layout.end_ids, cast_slice(&ends));
+    put(layout.end_ids, cast_slice(&source.ends));
     put(layout.system, source.system_prompt.as_bytes());
     Ok(section)
 }

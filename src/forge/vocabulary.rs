@@ -7,34 +7,8 @@
 use super::gguf::{Gguf, GgufError};
 use super::template::{recognise, system_prompt};
 use super::tokenizer::TokenizerSource;
-use crate::image::tokenizer::{PreTokenizer, TokenType, TokenizerModel};
+use crate::image::tokenizer::{END_NAMES, PreTokenizer, TokenType, TokenizerModel};
 
-/// Names of tokens that end an answer: those llama.cpp knows, as far as families that run here have
-/// them.
-const END_NAMES: [&str; 21] = [
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end|>",
-    "<|endoftext|>",
-    "<|end_of_text|>",
-    "<end_of_turn>",
-    "</s>",
-    "<eos>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "<｜end▁of▁sentence｜>",
-    // Code models go on with another file behind these.
-    "<|fim_pad|>",
-    "<fim_pad>",
-    "<|fim_repo|>",
-    "<|repo_name|>",
-    "<reponame>",
-    "<|file_sep|>",
-    "<PAD>",
-];
 /// Keys of tokens that end an answer, beside EOS.
 const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.eot_token_id",
@@ -43,6 +17,10 @@ const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.fim_rep_token_id",
     "tokenizer.ggml.fim_sep_token_id",
 ];
+
+const NORMAL: i32 = TokenType::Normal.code() as i32;
+const CONTROL: i32 = TokenType::Control.code() as i32;
+const USER_DEFINED: i32 = TokenType::UserDefined.code() as i32;
 
 /// The vocabulary in `gguf`.
 pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
@@ -59,7 +37,8 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
     let add_bos = scored || PreTokenizer::LlamaBpe.names().contains(&pre);
     let stated = gguf.opt_i32s("tokenizer.ggml.token_type")?;
     let mut types = stated.clone().unwrap_or_else(|| vec![NORMAL; tokens.len()]);
-    let mut ends = named_ends(&tokens, &mut types, stated.is_some());
+    control_ends(&tokens, &mut types, stated.is_some());
+    let mut ends = Vec::new();
     for key in END_KEYS {
         ends.extend(gguf.opt_u32(key)?);
     }
@@ -87,21 +66,14 @@ pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
     })
 }
 
-const NORMAL: i32 = TokenType::Normal.code() as i32;
-const CONTROL: i32 = TokenType::Control.code() as i32;
-const USER_DEFINED: i32 = TokenType::UserDefined.code() as i32;
-
-/// Tokens that end an answer by their name, each made a control token: as text, a user's message
-/// could spell it and end its turn. Where the file states types, a normal token of such a name is
-/// a word like any other.
-fn named_ends(tokens: &[String], types: &mut [i32], are_stated: bool) -> Vec<u32> {
-    let mut ends = Vec::new();
-    for (id, (token, ty)) in tokens.iter().zip(types).enumerate() {
-        let is_added = !are_stated || [CONTROL, USER_DEFINED].contains(ty);
+/// Makes each token that ends an answer by its name a control token: as text, a user's message
+/// could spell it and end its turn. Where the file states types, a normal token of such a name is a
+/// word like any other.
+fn control_ends(tokens: &[String], types: &mut [i32], are_stated: bool) {
+    for (token, ty) in tokens.iter().zip(types) {
+        let is_added = !are_stated || *ty == USER_DEFINED;
         if is_added && END_NAMES.contains(&token.as_str()) {
             *ty = CONTROL;
-            ends.push(id as u32);
         }
     }
-    ends
 }

@@ -17,7 +17,7 @@
 //! special_ids    u32[special_count]        by first byte, longest first, then by id
 //! token_types    u8[token_count]           TokenType codes
 //! blob           u8[blob_bytes]            the tokens' bytes, back to back
-//! end_ids        u32[end_count]            tokens beside EOS that end an answer, ascending
+//! end_ids        u32[end_count]            tokens beside EOS and [`END_NAMES`] that end an answer
 //! system         u8[system_bytes]          what a chat's system says unless told, UTF-8
 //! ```
 //!
@@ -40,6 +40,32 @@ pub const WHOLE: u32 = u32::MAX - 2;
 pub const SPACE: char = '\u{2581}';
 /// The section and each of its tables start at a multiple of this.
 pub const SECTION_ALIGN: u64 = 16;
+/// Names of control tokens that end an answer, in whatever vocabulary they are: those llama.cpp
+/// knows, as far as families that run here have them.
+pub const END_NAMES: [&str; 21] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<end_of_turn>",
+    "</s>",
+    "<eos>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<｜end▁of▁sentence｜>",
+    // Code models go on with another file behind these.
+    "<|fim_pad|>",
+    "<fim_pad>",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<reponame>",
+    "<|file_sep|>",
+    "<PAD>",
+];
 /// Flag: the model expects BOS before a prompt.
 pub const FLAG_ADD_BOS: u32 = 1;
 /// Flag: a text gets a space before it, which is not part of it.
@@ -79,7 +105,7 @@ pub struct TokenizerHeader {
     pub merge_probe_max: u32,
     /// Special tokens: control, user-defined and unknown ones.
     pub special_count: u32,
-    /// Tokens beside EOS that end an answer.
+    /// Tokens beside EOS and [`END_NAMES`] that end an answer.
     pub end_count: u16,
     /// Bytes of what a chat's system says unless told.
     pub system_bytes: u16,

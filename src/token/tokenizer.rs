@@ -5,9 +5,9 @@ use core::ops::Range;
 use bytemuck::Pod;
 
 use crate::image::tokenizer::{
-    CHARACTER, CHAT_TEMPLATE_SHIFT, ChatTemplate, FLAG_ADD_BOS, FLAG_ADD_SPACE, MAGIC, Merge, NONE,
-    PreTokenizer, SPACE, TokenType, TokenizerHeader, TokenizerLayout, TokenizerModel, WHOLE,
-    piece_key,
+    CHARACTER, CHAT_TEMPLATE_SHIFT, ChatTemplate, END_NAMES, FLAG_ADD_BOS, FLAG_ADD_SPACE, MAGIC,
+    Merge, NONE, PreTokenizer, SPACE, TokenType, TokenizerHeader, TokenizerLayout, TokenizerModel,
+    WHOLE, piece_key,
 };
 use crate::token::TokenError;
 
@@ -188,9 +188,13 @@ impl<'a> Tokenizer<'a> {
         Some(self.header.eos).filter(|&id| id != NONE)
     }
 
-    /// Whether token `id` ends an answer: EOS, or a token such as `<|im_end|>` that ends a turn.
+    /// Whether token `id` ends an answer: EOS, a control token such as `<|im_end|>` that ends a
+    /// turn, or what the model names as one.
     pub fn is_end(&self, id: u32) -> bool {
-        self.eos() == Some(id) || self.end_ids.contains(&id)
+        let name = self.token_bytes(id);
+        let is_control = self.token_type(id) == Some(TokenType::Control);
+        let is_named = is_control && END_NAMES.iter().any(|end| end.as_bytes() == name);
+        is_named || self.eos() == Some(id) || self.end_ids.contains(&id)
     }
 
     /// How the model wants a conversation written, or `None` where the packer did not know.
