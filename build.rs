@@ -85,7 +85,8 @@ fn solve_plan(out: &Path) -> Result<(), String> {
 /// and the packer stays.
 fn pack_demo(plan: &plan::Plan, out: &Path) -> Result<String, String> {
     let types = &plan.inputs.numerics.types;
-    let names = [types.records, types.resident, types.head, types.embedding].map(|t| t.name());
+    let names = [types.records, types.down, types.resident, types.head, types.embedding];
+    let names = names.map(|weight| weight.name());
     let image = out.join(format!("{DEMO_NAME}.{}.image", names.join("-")));
     let text = image.to_str().ok_or("the build folder's name is not UTF-8")?.to_string();
     if is_newer(&image, &[Path::new(DEMO_MODEL), &env::current_exe().unwrap_or_default()]) {

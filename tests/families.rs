@@ -62,7 +62,7 @@ fn plan_of(model: &ModelFile, numerics: Numerics, context_tokens: u64) -> Plan {
 }
 
 fn numerics(weight: WeightType, embedding: WeightType, kv: KvType) -> Numerics {
-    let types = Types { records: weight, resident: weight, head: weight, embedding };
+    let types = Types { records: weight, down: weight, resident: weight, head: weight, embedding };
     Numerics { types, kv }
 }
 

@@ -250,10 +250,8 @@ impl Case {
 
     /// Largest difference of the engine's logits, with half of the neurons in slots, and the bits
     /// of the last ones; prefill in chunks must give the same.
-    fn run(&self, weight: WeightType, kv: KvType, isa: Isa, threads: usize) -> (f64, Vec<u32>) {
+    fn run(&self, types: Types, kv: KvType, isa: Isa, threads: usize) -> (f64, Vec<u32>) {
         let image = file(&format!("{}.image", self.name));
-        let types =
-            Types { records: weight, resident: weight, head: weight, embedding: WeightType::F16 };
         pack(&self.model, &types, &image, &mut |_, _| {}).unwrap();
         let inputs = Inputs {
             shape: self.model.shape,
@@ -302,12 +300,18 @@ impl Drop for Case {
     }
 }
 
+/// Columns of type `down`, everything else of type `weight`.
+fn types(weight: WeightType, down: WeightType) -> Types {
+    let embedding = WeightType::F16;
+    Types { records: weight, down, resident: weight, head: weight, embedding }
+}
+
 /// The largest difference on any instruction set, all of which give the same bits, on one thread
 /// and on two.
-fn worst(case: &Case, weight: WeightType, kv: KvType) -> f64 {
-    let (worst, wanted) = case.run(weight, kv, Isa::Twin, 1);
+fn worst(case: &Case, types: Types, kv: KvType) -> f64 {
+    let (worst, wanted) = case.run(types, kv, Isa::Twin, 1);
     for isa in Isa::ALL.into_iter().filter(|isa| isa.available()) {
-        let (_, found) = case.run(weight, kv, isa, 2);
+        let (_, found) = case.run(types, kv, isa, 2);
         assert!(found == wanted, "{}: other bits by {}", case.name, isa.name());
     }
     worst
@@ -317,11 +321,31 @@ fn worst(case: &Case, weight: WeightType, kv: KvType) -> f64 {
 fn small_models_of_odd_shapes_match_plain_arithmetic() {
     for (name, shape) in shapes() {
         let case = Case::new(name, &shape);
-        let f16 = worst(&case, WeightType::F16, KvType::Single);
-        let q8 = worst(&case, WeightType::Q8, KvType::Single);
+        let f16 = worst(&case, types(WeightType::F16, WeightType::F16), KvType::Single);
+        let q8 = worst(&case, types(WeightType::Q8, WeightType::Q8), KvType::Single);
         println!("{name}: max |dlogit| f16 {f16:.1e}, q8 {q8:.1e}");
         assert!(f16 < 1e-3, "{name}: {f16}");
         assert!(q8 < 0.15, "{name}: {q8}");
+    }
+}
+
+#[test]
+fn columns_of_another_type_match_plain_arithmetic() {
+    let routed = Shape { experts: 3, experts_used: 2, activation: ActivationFn::DRelu, ..shape() };
+    for (name, shape) in [("mixed-routed", routed), ("mixed-dense", shape())] {
+        let case = Case::new(name, &shape);
+        for (weight, down, most) in [
+            (WeightType::F16, WeightType::Q8, 0.15),
+            (WeightType::Q8, WeightType::F16, 0.15),
+            (WeightType::Q8, WeightType::Q4, 1.0),
+            (WeightType::F16, WeightType::Q4, 1.0),
+            (WeightType::Q4, WeightType::Q8, 3.0),
+        ] {
+            let found = worst(&case, types(weight, down), KvType::Single);
+            let names = (weight.name(), down.name());
+            println!("{name}: max |dlogit| {names:?} {found:.1e}");
+            assert!(found < most, "{name} {names:?}: {found}");
+        }
     }
 }
 
@@ -333,7 +357,8 @@ fn keys_and_values_of_codes_are_near_plain_arithmetic() {
     let window = Shape { window: 37, ..one };
     for (name, shape) in [("one-group", one), ("three-groups", three), ("window-of-codes", window)]
     {
-        let found = worst(&Case::new(name, &shape), WeightType::F16, KvType::Byte);
+        let f16 = types(WeightType::F16, WeightType::F16);
+        let found = worst(&Case::new(name, &shape), f16, KvType::Byte);
         println!("{name}: max |dlogit| kv q8 {found:.1e}");
         assert!(found > 1e-5 && found < 0.05, "{name}: {found}");
     }

@@ -25,7 +25,7 @@ const DATA: i32 = 65;
 const NO_INPUT: i32 = 66;
 const IO: i32 = 74;
 const RETRY: i32 = 75;
-const TYPES: Types = Types { records: Q8, resident: Q8, head: Q8, embedding: F16 };
+const TYPES: Types = Types { records: Q8, down: Q8, resident: Q8, head: Q8, embedding: F16 };
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
@@ -190,7 +190,7 @@ fn disturbed(test: &str, disturb: impl Fn(&Path)) -> (PackError, Desk) {
             disturb(&desk.model);
         }
     });
-    let error = result.err().expect("a disturbed pack was finished");
+    let error = result.expect_err("a disturbed pack was finished");
     assert!(!error.to_string().contains('\n'), "{error}");
     (error, desk)
 }
@@ -257,7 +257,8 @@ fn weights_that_a_type_cannot_hold_are_named() {
         gguf.read_raw(tensor, 0, &mut kept).unwrap();
         file.write_all_at(&1e30f32.to_le_bytes(), at).unwrap();
         for (weight, name) in [(F16, "f16"), (Q8, "q8"), (Q4, "q4")] {
-            let types = Types { records: weight, resident: weight, head: Q8, embedding: F16 };
+            let types =
+                Types { records: weight, down: weight, resident: weight, head: Q8, embedding: F16 };
             let opened = ModelFile::open(&model).unwrap();
             let error = pack(&opened, &types, &image, &mut |_, _| {}).unwrap_err().to_string();
             let wanted = format!("holds a weight too large for {name}; choose another type");

@@ -34,7 +34,8 @@ fn checkpoint(name: &str, kind: &'static str) -> Checkpoint {
 
 /// The image of `model` as `weight`.
 fn image(model: &ModelFile, weight: WeightType, path: &Path) -> Vec<u8> {
-    let types = Types { records: weight, resident: weight, head: weight, embedding: F16 };
+    let types =
+        Types { records: weight, down: weight, resident: weight, head: weight, embedding: F16 };
     pack(model, &types, path, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
     fs::read(path).unwrap()
 }

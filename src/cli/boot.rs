@@ -193,6 +193,7 @@ impl Booting<'_> {
             ff: shape.ff as u32,
             activation: shape.activation,
             weight: types.records,
+            down: types.down,
             record: types.record(&shape),
             slot_bytes: plan.slot_bytes as usize,
         };

@@ -231,9 +231,9 @@ impl<'t> Task<'t> {
         pending: &mut Pending<'_>,
         soon: Soon<'_>,
     ) -> Result<(), ClusterError> {
-        let (weight, unit) = (self.shelf.dims.weight, self.input.unit_exponent);
+        let (down, unit) = (self.shelf.dims.down, self.input.unit_exponent);
         let (layer, expert) = (self.input.layer, pending.expert);
-        let done = self.kernels.accumulate(weight, unit, &pending.items, soon, &mut worker.sums);
+        let done = self.kernels.accumulate(down, unit, &pending.items, soon, &mut worker.sums);
         pending.items.clear();
         done.map_err(|_| ClusterError::Overflow { layer, expert })
     }

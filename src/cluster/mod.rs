@@ -83,6 +83,8 @@ pub struct Dimensions {
     pub activation: ActivationFn,
     /// How records are stored.
     pub weight: WeightType,
+    /// Type of down columns.
+    pub down: WeightType,
     /// Layout of a record.
     pub record: Record,
     /// Bytes of a slot.

@@ -231,7 +231,7 @@ impl Task<'_> {
         let hidden = dims.hidden;
         let (scratch, sums) = (&mut *share.scratch, &mut *share.sums);
         let done = self.kernels.accumulate_batch(
-            dims.weight,
+            dims.down,
             self.unit_exponent,
             hidden,
             batch,

@@ -62,6 +62,8 @@ struct PlanFile {
 #[serde(deny_unknown_fields)]
 struct NumericsTable {
     records: String,
+    #[serde(default)]
+    down: Option<String>,
     resident: String,
     head: String,
     embedding: String,
@@ -240,6 +242,7 @@ impl NumericsTable {
     fn numerics(&self, path: &Path) -> Result<Numerics, InputsError> {
         let types = Types {
             records: weight(path, "records", &self.records)?,
+            down: weight(path, "down", self.down.as_ref().unwrap_or(&self.records))?,
             resident: weight(path, "resident", &self.resident)?,
             head: weight(path, "head", &self.head)?,
             embedding: weight(path, "embedding", &self.embedding)?,

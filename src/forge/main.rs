@@ -51,6 +51,9 @@ enum Command {
         /// How weights are stored.
         #[arg(long = "type", default_value = "q8")]
         weights: Weight,
+        /// How down columns are stored, if not as --type.
+        #[arg(long)]
+        down: Option<Weight>,
         /// How the attention matrices are stored, if not as --type.
         #[arg(long)]
         resident: Option<Weight>,
@@ -216,9 +219,10 @@ fn run(command: Command) -> Result<String> {
             let model = open_model(&model)?;
             Ok(shape_text(&model, json))
         }
-        Command::Pack { model, image, weights, resident, head, embedding, json } => {
+        Command::Pack { model, image, weights, down, resident, head, embedding, json } => {
             let types = Types {
                 records: weights.into(),
+                down: down.unwrap_or(weights).into(),
                 resident: resident.unwrap_or(weights).into(),
                 head: head.unwrap_or(weights).into(),
                 embedding: embedding.into(),
@@ -289,6 +293,7 @@ fn packed_text(
         let value = json!({
             "image": image, "model": model.name, "bytes": packed.file_bytes,
             "waste_bytes": packed.waste_bytes, "records": types.records.name(),
+            "down": types.down.name(),
             "resident": types.resident.name(), "head": types.head.name(),
             "embedding": types.embedding.name(),
             "weights": losses_json(model, types, &packed.losses),
@@ -346,7 +351,7 @@ fn image_text(path: &Path, header: &Header, verified: bool, json: bool) -> Resul
             .collect();
         let value = json!({
             "image": path, "model": header.name(), "bytes": header.file_bytes(),
-            "neurons": shape.neurons(), "records": types.records.name(),
+            "neurons": shape.neurons(), "records": types.records.name(), "down": types.down.name(),
             "resident": types.resident.name(), "head": types.head.name(),
             "embedding": types.embedding.name(), "record_bytes": record.raw_bytes(),
             "records_per_block": record.per_block, "unit_bytes": record.unit_bytes,

@@ -59,7 +59,8 @@ pub fn losses_json(model: &ModelFile, types: &Types, losses: &Losses) -> Value {
 fn stored(class: Class, types: &Types) -> WeightType {
     match class {
         Class::Attention => types.resident,
-        Class::Gate | Class::Up | Class::Down => types.records,
+        Class::Gate | Class::Up => types.records,
+        Class::Down => types.down,
         Class::Embedding => types.embedding,
         Class::Head => types.head,
     }

@@ -194,10 +194,11 @@ pub struct Record {
 }
 
 impl Record {
-    /// The `aligned` packing of records of `weight` for `hidden` inputs and outputs.
-    pub const fn aligned(weight: WeightType, hidden: u64) -> Record {
-        let row_bytes = weight.row_bytes(hidden);
-        let column_bytes = weight.column_bytes(hidden);
+    /// The `aligned` packing of records with rows of type `rows` and columns of type `down`, for
+    /// `hidden` inputs and outputs.
+    pub const fn aligned(rows: WeightType, down: WeightType, hidden: u64) -> Record {
+        let row_bytes = rows.row_bytes(hidden);
+        let column_bytes = down.column_bytes(hidden);
         let raw = 2 * row_bytes + column_bytes + 2 * TAG_BYTES;
         if raw > BLOCK_BYTES {
             let unit_bytes = round_up(raw, BLOCK_BYTES);

@@ -258,7 +258,7 @@ impl Header {
         header.tied = u32::from(shape.tied);
         header.tokenizer_bytes = shape.tokenizer_bytes as u32;
         header.types = [
-            types.records.code(),
+            types.records_code(),
             types.resident.code(),
             types.head.code(),
             types.embedding.code(),
@@ -385,8 +385,11 @@ impl Header {
         let one = |name, code: u32| {
             WeightType::from_code(code).ok_or(HeaderError::Field { name, found: u64::from(code) })
         };
+        let (records, down) = Types::records_from_code(self.types[0])
+            .ok_or(HeaderError::Field { name: "record type", found: u64::from(self.types[0]) })?;
         Ok(Types {
-            records: one("record type", self.types[0])?,
+            records,
+            down,
             resident: one("resident type", self.types[1])?,
             head: one("head type", self.types[2])?,
             embedding: one("embedding type", self.types[3])?,
@@ -419,6 +422,7 @@ impl Header {
         }
         let pairs = [
             ("records", types.records, own_types.records),
+            ("down columns", types.down, own_types.down),
             ("resident weights", types.resident, own_types.resident),
             ("the head", types.head, own_types.head),
             ("embeddings", types.embedding, own_types.embedding),

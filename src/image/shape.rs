@@ -212,8 +212,10 @@ impl Shape {
 /// How the weights of an image are stored. Part of the numerics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Types {
-    /// Neuron records.
+    /// Gate and up rows of the neuron records.
     pub records: WeightType,
+    /// Down columns of the neuron records.
+    pub down: WeightType,
     /// Attention matrices.
     pub resident: WeightType,
     /// Output head.
@@ -225,7 +227,26 @@ pub struct Types {
 impl Types {
     /// The record layout of these types for `shape`.
     pub const fn record(&self, shape: &Shape) -> Record {
-        Record::aligned(self.records, shape.hidden)
+        Record::aligned(self.records, self.down, shape.hidden)
+    }
+
+    /// Number of both types of the records, in image headers and in the hash of the numerics: that
+    /// of the rows; where columns have another type, 256 * (1 + theirs) on top.
+    pub const fn records_code(&self) -> u32 {
+        let own = if self.down as u32 == self.records as u32 { 0 } else { 1 + self.down.code() };
+        self.records.code() | own << 8
+    }
+
+    /// The types of rows and columns of a header's number, or `None`.
+    pub const fn records_from_code(code: u32) -> Option<(WeightType, WeightType)> {
+        match (WeightType::from_code(code & 0xff), code >> 8) {
+            (Some(records), 0) => Some((records, records)),
+            (Some(records), own) => match WeightType::from_code(own - 1) {
+                Some(down) if down as u32 != records as u32 => Some((records, down)),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// Bytes of one (layer, expert)'s records on flash.

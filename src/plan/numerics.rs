@@ -67,7 +67,7 @@ impl Numerics {
     pub const fn hash(&self, shape: &Shape) -> u32 {
         let words = [
             ARITHMETIC,
-            self.types.records.code(),
+            self.types.records_code(),
             self.types.resident.code(),
             self.types.head.code(),
             self.types.embedding.code(),

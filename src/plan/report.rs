@@ -42,10 +42,12 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
     )?;
     writeln!(
         out,
-        "numerics  {:08x}: records {}, resident {}, head {}, embedding {}, kv {}, {}, \
+        "numerics  {:08x}: records {}{}{}, resident {}, head {}, embedding {}, kv {}, {}, \
          predictor none",
         n.hash(s),
         n.types.records.name(),
+        if n.types.down == n.types.records { "" } else { ", down " },
+        if n.types.down == n.types.records { "" } else { n.types.down.name() },
         n.types.resident.name(),
         n.types.head.name(),
         n.types.embedding.name(),

@@ -167,6 +167,9 @@ fn the_numerics_hash_sees_every_field() {
     for records in other(types.records) {
         hashes.push(with(Types { records, ..types }).hash(&shape));
     }
+    for down in other(types.down) {
+        hashes.push(with(Types { down, ..types }).hash(&shape));
+    }
     for resident in other(types.resident) {
         hashes.push(with(Types { resident, ..types }).hash(&shape));
     }
@@ -183,7 +186,7 @@ fn the_numerics_hash_sees_every_field() {
         hashes.push(numerics.hash(&Shape { experts_used, ..shape }));
     }
     let count = hashes.len();
-    assert_eq!(count, 1 + 4 * 2 + 2 + 3);
+    assert_eq!(count, 1 + 5 * 2 + 2 + 3);
     hashes.sort_unstable();
     hashes.dedup();
     assert_eq!(hashes.len(), count, "two numerics share a hash");
@@ -216,6 +219,7 @@ fn the_numerics_hash_is_fnv_1a() {
     // (arithmetic 1; q8, q8, q8, f16; 2 bytes a key; dReLU; two experts).
     let types = Types {
         records: WeightType::Q8,
+        down: WeightType::Q8,
         resident: WeightType::Q8,
         head: WeightType::Q8,
         embedding: WeightType::F16,

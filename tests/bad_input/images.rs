@@ -284,7 +284,7 @@ fn images_of_another_kind() {
     }
     let (half, q4) = (WeightType::F16, WeightType::Q4);
     let kinds = [
-        ("records as q8, the image has q4", Types { records: q4, ..types }),
+        ("records as q8, the image has q4", Types { records: q4, down: q4, ..types }),
         ("resident weights as q8, the image has f16", Types { resident: half, ..types }),
         ("the head as q8, the image has q4", Types { head: q4, ..types }),
         ("embeddings as f16, the image has q4", Types { embedding: q4, ..types }),

@@ -30,7 +30,7 @@ impl Layer {
         neurons: usize,
         x: Activation<'static>,
     ) -> Layer {
-        let record = Record::aligned(weight, hidden as u64);
+        let record = Record::aligned(weight, weight, hidden as u64);
         let memory = weights(neurons * record.slot_bytes() as usize);
         Layer { kernels, weight, record, memory, x, hidden }
     }

@@ -26,7 +26,8 @@ pub fn demo_json(name: &str) -> serde_json::Value {
 pub fn numerics(weight: WeightType, kv: KvType) -> Numerics {
     // The reference's Q4_0 file keeps the embedding matrix, and so the tied head, at Q8_0.
     let head = if weight == WeightType::Q4 { WeightType::Q8 } else { weight };
-    let types = Types { records: weight, resident: weight, head, embedding: WeightType::F16 };
+    let embedding = WeightType::F16;
+    let types = Types { records: weight, down: weight, resident: weight, head, embedding };
     Numerics { types, kv }
 }
 
@@ -54,8 +55,8 @@ pub fn smallest_budget(numerics: Numerics) -> u64 {
 /// The demo packed as `types`, made once a process.
 pub fn image(types: &Types) -> &'static [u8] {
     static MADE: Mutex<BTreeMap<String, &'static [u8]>> = Mutex::new(BTreeMap::new());
-    let names = [types.records, types.resident, types.head, types.embedding].map(|t| t.name());
-    let key = names.join("-");
+    let names = [types.records, types.down, types.resident, types.head, types.embedding];
+    let key = names.map(|weight| weight.name()).join("-");
     let mut made = MADE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     made.entry(key.clone()).or_insert_with(|| {
         let name = format!("demo.{key}.{}.image", std::process::id());

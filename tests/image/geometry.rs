@@ -114,9 +114,10 @@ fn columns_by_hand() {
 
 #[test]
 fn records_never_overlap_nor_cross_a_block_they_share() {
-    for weight in WeightType::ALL {
+    let types = |rows| WeightType::ALL.map(|down| (rows, down));
+    for (rows, down) in WeightType::ALL.into_iter().flat_map(types) {
         for hidden in (1..600).chain([1024, 2048, 4095, 4096, 8192, 65536]) {
-            let record = Record::aligned(weight, hidden);
+            let record = Record::aligned(rows, down, hidden);
             let raw = record.raw_bytes();
             assert_eq!(raw, 2 * record.row_bytes + record.column_bytes + 2 * TAG_BYTES);
             assert!(record.unit_bytes.is_multiple_of(BLOCK_BYTES));

@@ -18,10 +18,11 @@ const DATA: i32 = 65;
 /// Vectors of rows.f32, back to back.
 const LENGTHS: [usize; 5] = [1, 31, 300, 1100, 96];
 /// Images of tiny.gguf. Each role of weights meets each type.
-const IMAGES: [(&str, Types); 3] = [
-    ("tiny.q4.image", Types { records: Q4, resident: Q8, head: F16, embedding: Q8 }),
-    ("tiny.q8.image", Types { records: Q8, resident: F16, head: Q4, embedding: F16 }),
-    ("tiny.f16.image", Types { records: F16, resident: Q4, head: Q8, embedding: Q4 }),
+const IMAGES: [(&str, Types); 4] = [
+    ("tiny.q4.image", Types { records: Q4, down: Q4, resident: Q8, head: F16, embedding: Q8 }),
+    ("tiny.q8.image", Types { records: Q8, down: Q8, resident: F16, head: Q4, embedding: F16 }),
+    ("tiny.f16.image", Types { records: F16, down: F16, resident: Q4, head: Q8, embedding: Q4 }),
+    ("tiny.q4-q8.image", Types { records: Q4, down: Q8, resident: Q8, head: F16, embedding: Q8 }),
 ];
 
 fn data(name: &str) -> PathBuf {

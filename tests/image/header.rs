@@ -27,7 +27,7 @@ fn shape() -> Shape {
     }
 }
 
-const TYPES: Types = Types { records: Q4, resident: Q8, head: F16, embedding: Q8 };
+const TYPES: Types = Types { records: Q4, down: Q4, resident: Q8, head: F16, embedding: Q8 };
 const CONSTANTS: Constants =
     Constants { rms_eps: 1e-5, context_trained: 2048, attention_factor: 1.25 };
 
@@ -179,6 +179,7 @@ fn an_image_of_another_model_is_told_by_field() {
     }
     let types = [
         ("records", Types { records: Q8, ..TYPES }),
+        ("down columns", Types { down: Q8, ..TYPES }),
         ("resident weights", Types { resident: Q4, ..TYPES }),
         ("the head", Types { head: Q8, ..TYPES }),
         ("embeddings", Types { embedding: F16, ..TYPES }),

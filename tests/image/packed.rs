@@ -233,7 +233,7 @@ fn codes_of_the_source_reach_the_image_unchanged() {
         let image_file = Scratch::new(&format!("{}.image", weight.name()));
         quantised_demo(kind, &model_file.0);
         let model = ModelFile::open(&model_file.0).unwrap();
-        let types = Types { records: weight, resident: Q8, head: Q8, embedding: F16 };
+        let types = Types { records: weight, down: weight, resident: Q8, head: Q8, embedding: F16 };
         let packed = pack(&model, &types, &image_file.0, &mut |_, _| {}).unwrap();
         eprintln!("{packed:?}");
         for class in [Class::Gate, Class::Up] {

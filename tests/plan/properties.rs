@@ -40,9 +40,9 @@ fn shapes() -> impl Strategy<Value = Shape> {
 
 fn numerics() -> impl Strategy<Value = Numerics> {
     let kv = prop::sample::select(KvType::ALL.to_vec());
-    (weights(), weights(), weights(), weights(), kv).prop_map(
-        |(records, resident, head, embedding, kv)| Numerics {
-            types: Types { records, resident, head, embedding },
+    (weights(), weights(), weights(), weights(), weights(), kv).prop_map(
+        |(records, down, resident, head, embedding, kv)| Numerics {
+            types: Types { records, down, resident, head, embedding },
             kv,
         },
     )

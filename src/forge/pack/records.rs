@@ -61,7 +61,7 @@ impl Packer<'_, '_> {
             step = step.max(self.expert(layer, expert)?);
         }
         assert_eq!(self.out.at(), self.records_start(layer + 1), "a layer has its laid-out size");
-        Ok(down_unit(self.types.records, self.model.shape.activation, step))
+        Ok(down_unit(self.types.down, self.model.shape.activation, step))
     }
 
     /// Writes the records of an expert; returns the largest step of its down columns.
@@ -74,7 +74,7 @@ impl Packer<'_, '_> {
             let count = block.min(shape.ff - first);
             let columns = self.down_columns(layer, expert, first, count)?;
             for (at, column) in columns.chunks_exact(shape.hidden as usize).enumerate() {
-                step = step.max(column_step(self.types.records, column));
+                step = step.max(column_step(self.types.down, column));
                 self.record(layer, expert, first + at as u64, column, start)?;
             }
         }
@@ -107,6 +107,7 @@ impl Packer<'_, '_> {
         let rest = bytes.len();
         self.encode(model.ffn_tensor(layer, Ffn::Up)?, row, weight, Class::Up, &mut bytes)?;
         let down = bytes.len();
+        let weight = self.types.down;
         encode_column(weight, column, &mut bytes);
         self.decoded.resize(column.len(), 0.0);
         decode::column(weight, &bytes[down..], &mut self.decoded);

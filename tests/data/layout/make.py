@@ -23,12 +23,14 @@ EXPERTS, EXPERTS_USED, FF, VOCAB = 2, 1, 11, 25
 QUERY, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
 RMS_EPS, CONTEXT, ROPE_BASE, DRELU = 1e-5, 64, 10_000, 1
 
-# By image: types of records, resident matrices, head, embedding rows. Each role meets each type.
+# By image: types of records, resident matrices, head, embedding rows and, if not as the records',
+# of down columns. Each role meets each type.
 TYPE_CODE = {"f16": 0, "q8": 1, "q4": 2}
 IMAGES = {
     "q4": ("q4", "q8", "f16", "q8"),
     "q8": ("q8", "f16", "q4", "f16"),
     "f16": ("f16", "q4", "q8", "q4"),
+    "q4-q8": ("q4", "q8", "f16", "q8", "q8"),
 }
 
 
@@ -372,17 +374,17 @@ def tokenizer():
     return b"GNGLTOK1" + struct.pack("<14I", *fields) + body
 
 
-def down_unit(down, kind):
+def down_unit(values, kind):
     """Smallest u with step * 2^held <= 2^27 * 2^u for every column's step, within -60 to 0."""
     held = 10 if kind == "f16" else 13
-    columns = [down[expert, :, neuron] for expert in range(EXPERTS) for neuron in range(FF)]
+    columns = [values[expert, :, neuron] for expert in range(EXPERTS) for neuron in range(FF)]
     step = max(float(column_step(column, kind)) for column in columns)
     mantissa, exponent = np.frexp(step)
     exponent = int(exponent) - (mantissa == 0.5) if step > 0 else 0
     return min(max(exponent + held - 27, -60), 0)
 
 
-def resident(tensors, records, weight, head):
+def resident(tensors, down, weight, head):
     def layer_tensor(layer, name):
         return tensors[f"blk.{layer}.{name}.weight"]
 
@@ -391,7 +393,7 @@ def resident(tensors, records, weight, head):
     rope = [float(Decimal(ROPE_BASE) ** power) for power in powers]
     downs = [layer_tensor(layer, "ffn_down_exps").values for layer in range(LAYERS)]
     parts = [
-        struct.pack(f"<{LAYERS}i", *(down_unit(down, records) for down in downs)),
+        struct.pack(f"<{LAYERS}i", *(down_unit(values, down) for values in downs)),
         struct.pack(f"<{len(rope)}d", *rope),
     ]
     for layer in range(LAYERS):
@@ -407,7 +409,7 @@ def resident(tensors, records, weight, head):
     return b"".join(padded(part, 64) for part in parts)
 
 
-def expert_records(tensors, layer, expert, kind):
+def expert_records(tensors, layer, expert, kind, down_kind):
     """Whole records share a block of 4 KiB; none of this model is larger than that."""
     gate, up_, down = (
         tensors[f"blk.{layer}.ffn_{name}_exps.weight"] for name in ("gate", "up", "down")
@@ -416,7 +418,7 @@ def expert_records(tensors, layer, expert, kind):
     for neuron in range(FF):
         index = expert * FF + neuron
         record = tagged(gate.row(index, kind), GATE, neuron, layer, expert)
-        rest = up_.row(index, kind) + column(down.values[expert, :, neuron], kind)
+        rest = up_.row(index, kind) + column(down.values[expert, :, neuron], down_kind)
         record += tagged(rest, REST, neuron, layer, expert)
         if len(blocks[-1]) + len(record) > 4096:
             blocks.append(b"")
@@ -424,17 +426,18 @@ def expert_records(tensors, layer, expert, kind):
     return b"".join(padded(block, 4096) for block in blocks)
 
 
-def image(tensors, records, weight, head, embedding):
+def image(tensors, records, weight, head, embedding, down=None):
+    own, down = down, down or records
     embed = tensors["token_embd.weight"]
     rows = [tagged(embed.row(token, embedding), EMBEDDING, token) for token in range(VOCAB)]
     experts = [(layer, expert) for layer in range(LAYERS) for expert in range(EXPERTS)]
     words = tokenizer()
     sections = [
-        resident(tensors, records, weight, head),
+        resident(tensors, down, weight, head),
         words,
         np.tile(np.arange(FF, dtype="<u4"), len(experts)).tobytes(),
         b"".join(rows),
-        b"".join(expert_records(tensors, *expert, records) for expert in experts),
+        b"".join(expert_records(tensors, *expert, records, down) for expert in experts),
     ]
     table, body = b"", b""
     for index, section in enumerate(sections):
@@ -445,6 +448,7 @@ def image(tensors, records, weight, head, embedding):
     shape = [LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, EXPERTS_USED, FF, VOCAB]
     tied = 0
     types = [TYPE_CODE[kind] for kind in (records, weight, head, embedding)]
+    types[0] |= 0 if own is None else 256 * (1 + TYPE_CODE[own])
     fields = struct.pack("<IQ64s", DRELU, 4096 + len(body), b"tiny")
     fields += struct.pack("<15I", *shape, tied, len(words), *types)
     fields += struct.pack("<fII", RMS_EPS, CONTEXT, 0) + table
