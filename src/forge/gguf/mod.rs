@@ -1,8 +1,8 @@
 //! Opens GGUF files: versions 2 and 3, little-endian, whole or in shards.
 //!
 //! Called by `forge::model` and build.rs. Files of PowerInfer (`PWRI`) have the same layout and are
-//! read as such: of the keys and tensors they add, those of the predictors are for who runs the
-//! model to know. What a shard is says its metadata, whatever its name.
+//! read as such; the tensors they add (transposed down matrices, predictors) are refused by name by
+//! who builds the model. What a shard is says its metadata, whatever its name.
 
 mod parse;
 mod shards;
