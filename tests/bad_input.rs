@@ -14,7 +14,7 @@ mod refusal;
 
 use ganglion::baked::{IMAGE, PLAN};
 use ganglion::cli::{BootOptions, Fault, boot};
-use ganglion::forge::gguf::Gguf;
+use ganglion::forge::gguf;
 use ganglion::kernel::Kernels;
 use ganglion::plan::{Inputs, Lock, solve};
 use process::{engine, forge, run, run_into};
@@ -137,7 +137,7 @@ fn model_files_that_are_not_sound() {
     let activation = find("powerinfer.ffn_activation") + 12;
     let zero = 0u64.to_le_bytes();
     let nan = 0x7e00u16.to_le_bytes();
-    let gguf = Gguf::open(&model).unwrap();
+    let gguf = gguf::open(&model).unwrap();
     let third_row = |name: &str| {
         let tensor = gguf.tensor(name).unwrap();
         tensor.pieces[0].offset + 2 * tensor.row_bytes()
@@ -244,7 +244,7 @@ fn plans_that_do_not_hold() {
 
     let rows: [(&[&str], &[&str]); 6] = [
         (&["plan", "x.toml", "--budget", "9XB"], &["'9XB'", "--budget", "MB, GB"]),
-        (&["pack", "model.gguf"], &["required", "<IMAGE>", "ganglion-forge help"]),
+        (&["pack", "model.source"], &["required", "<IMAGE>", "ganglion-forge help"]),
         (&["pack", "a", "b", "--type", "q3"], &["'q3'", "--type", "f16, q8, q4"]),
         (&["inspect", "a", "b"], &["'b'", "ganglion-forge help"]),
         (&["plan", "--jsn", "x"], &["'--jsn'", "ganglion-forge help"]),

@@ -8,9 +8,9 @@ mod engine;
 
 use engine::session_on;
 use ganglion::cli::{Fault, Session};
-use ganglion::forge::gguf::Gguf;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::pack;
+use ganglion::forge::source::Source;
 use ganglion::forge::synth::{SynthType, synth};
 use ganglion::image::{ActivationFn, Biases, Shape, Types, WeightType};
 use ganglion::kernel::Isa;
@@ -70,19 +70,19 @@ fn file(name: &str) -> PathBuf {
 struct Matrix(Vec<Vec<f64>>);
 
 impl Matrix {
-    fn of(gguf: &Gguf, name: &str, first: u64, count: u64) -> Matrix {
+    fn of(gguf: &Source, name: &str, first: u64, count: u64) -> Matrix {
         let tensor = gguf.tensor(name).unwrap();
         let flat = gguf.rows_f32(tensor, first, count).unwrap();
         let rows = flat.chunks_exact(tensor.row_elements() as usize);
         Matrix(rows.map(|row| row.iter().map(|&x| f64::from(x)).collect()).collect())
     }
 
-    fn whole(gguf: &Gguf, name: &str) -> Matrix {
+    fn whole(gguf: &Source, name: &str) -> Matrix {
         Matrix::of(gguf, name, 0, gguf.tensor(name).unwrap().rows())
     }
 
     /// The bias of a layer's matrix, zero where the file has none.
-    fn bias(gguf: &Gguf, layer: u64, role: &str, len: usize) -> Vec<f64> {
+    fn bias(gguf: &Source, layer: u64, role: &str, len: usize) -> Vec<f64> {
         let name = format!("blk.{layer}.{role}.bias");
         match gguf.opt_tensor(&name) {
             Some(_) => Matrix::whole(gguf, &name).0.remove(0),
@@ -128,7 +128,7 @@ fn gelu(x: f64) -> f64 {
 }
 
 /// One expert's output.
-fn network(gguf: &Gguf, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f64> {
+fn network(gguf: &Source, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f64> {
     let role = |name: &str| {
         let suffix = if s.experts > 1 { "_exps" } else { "" };
         format!("blk.{layer}.ffn_{name}{suffix}.weight")
@@ -156,7 +156,7 @@ fn network(gguf: &Gguf, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<f6
     out
 }
 
-fn feed_forward(gguf: &Gguf, s: &Shape, layer: u64, x: &mut [f64]) {
+fn feed_forward(gguf: &Source, s: &Shape, layer: u64, x: &mut [f64]) {
     let input = norm(x);
     if s.experts == 1 {
         return add(x, &network(gguf, s, layer, 0, &input), 1.0);
@@ -172,7 +172,7 @@ fn feed_forward(gguf: &Gguf, s: &Shape, layer: u64, x: &mut [f64]) {
 }
 
 /// Logits after each token, all in f64.
-fn reference(gguf: &Gguf, s: &Shape, tokens: &[u32]) -> Vec<Vec<f64>> {
+fn reference(gguf: &Source, s: &Shape, tokens: &[u32]) -> Vec<Vec<f64>> {
     let (head_dim, group) = (s.head_dim as usize, (s.heads / s.kv_heads) as usize);
     let embedding = Matrix::whole(gguf, "token_embd.weight");
     let head = if s.tied { "token_embd.weight" } else { "output.weight" };
@@ -244,7 +244,7 @@ impl Case {
         // Past several blocks of keys, where there is a window.
         let rounds = if shape.window == 0 { 1 } else { 8 };
         let tokens = TOKENS.repeat(rounds);
-        let reference = reference(&model.gguf, shape, &tokens);
+        let reference = reference(&model.source, shape, &tokens);
         Case { name, source, model, tokens, reference }
     }
 

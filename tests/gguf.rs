@@ -15,7 +15,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ganglion::forge::gguf::{Fault, GgmlType, Gguf, GgufError};
+use ganglion::forge::gguf;
+use ganglion::forge::source::{Fault, GgmlType, Source, SourceError};
 
 // Value types of the format.
 const U8: u32 = 0;
@@ -152,13 +153,13 @@ impl Writer {
 /// Opens `bytes`, which must fail with a proper sentence.
 fn fault_of(bytes: &[u8]) -> Fault {
     let scratch = Scratch::new(bytes);
-    let error = Gguf::open(&scratch.0).expect_err("a damaged file was accepted");
+    let error = gguf::open(&scratch.0).expect_err("a damaged file was accepted");
     assert_sentence(&error, &scratch.0);
     error.fault
 }
 
 /// The file, a colon, then one line which says what to do after a semicolon or a comma.
-fn assert_sentence(error: &GgufError, path: &Path) {
+fn assert_sentence(error: &SourceError, path: &Path) {
     let text = error.to_string();
     let sentence =
         text.strip_prefix(&format!("{}: ", path.display())).expect("the path is missing");
@@ -208,9 +209,9 @@ fn small() -> Writer {
         .tensor("twos", &[256], 10, vec![0; 84])
 }
 
-fn opened(writer: &Writer) -> Gguf {
+fn opened(writer: &Writer) -> Source {
     let scratch = Scratch::new(&writer.bytes());
-    Gguf::open(&scratch.0).unwrap()
+    gguf::open(&scratch.0).unwrap()
 }
 
 #[test]
@@ -237,7 +238,7 @@ fn metadata_of_every_type() {
 #[test]
 fn metadata_of_the_wrong_type_is_refused() {
     let gguf = opened(&small());
-    let checked = |error: GgufError| {
+    let checked = |error: SourceError| {
         assert_sentence(&error, gguf.path());
         error.fault
     };
@@ -293,7 +294,7 @@ fn reads_outside_a_tensor_are_refused() {
     let mut raw = [0; 4];
     gguf.read_raw(eights, 34, &mut raw).unwrap();
     assert_eq!(raw, [0, 0x38, 3, 0]);
-    let range = |result: Result<(), GgufError>| {
+    let range = |result: Result<(), SourceError>| {
         let error = result.unwrap_err();
         assert_sentence(&error, gguf.path());
         assert!(matches!(error.fault, Fault::Range { .. }), "{error}");
@@ -356,7 +357,7 @@ fn truncation_at_every_byte() {
 fn a_file_cut_after_opening_is_an_error() {
     let bytes = small().bytes();
     let scratch = Scratch::new(&bytes);
-    let gguf = Gguf::open(&scratch.0).unwrap();
+    let gguf = gguf::open(&scratch.0).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&scratch.0).unwrap();
     file.set_len(bytes.len() as u64 - 50).unwrap();
     let mut raw = [0; 84];
@@ -371,11 +372,11 @@ fn other_files_are_refused() {
     assert!(matches!(Writer { version: 4, ..small() }.fault(), Fault::Version { found: 4 }));
     assert!(matches!(Writer { version: 3 << 24, ..small() }.fault(), Fault::BigEndian));
     let folder = std::env::temp_dir();
-    let error = Gguf::open(&folder).unwrap_err();
+    let error = gguf::open(&folder).unwrap_err();
     assert_sentence(&error, &folder);
     assert!(matches!(error.fault, Fault::NotAFile));
     let missing = folder.join("ganglion-no-such-file.gguf");
-    let error = Gguf::open(&missing).unwrap_err();
+    let error = gguf::open(&missing).unwrap_err();
     assert_sentence(&error, &missing);
     assert!(matches!(error.fault, Fault::Io { .. }));
 }
@@ -490,7 +491,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
 }
 
 /// Asks an opened file for everything it has.
-fn read_all(gguf: &Gguf) {
+fn read_all(gguf: &Source) {
     for key in gguf.keys() {
         let _ = (gguf.opt_u32(key), gguf.opt_f32(key), gguf.opt_bool(key), gguf.opt_string(key));
         let _ = (gguf.opt_strings(key), gguf.opt_i32s(key), gguf.opt_f32s(key));
@@ -511,7 +512,7 @@ fn mutations_never_panic() {
         let mut mutated = bytes.clone();
         mutate(&mut mutated, &mut random);
         let scratch = Scratch::new(&mutated);
-        match Gguf::open(&scratch.0) {
+        match gguf::open(&scratch.0) {
             Ok(gguf) => read_all(&gguf),
             Err(error) => {
                 assert_sentence(&error, &scratch.0);
@@ -526,7 +527,7 @@ fn mutations_never_panic() {
 fn the_demo_model() {
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo/ganglion-demo-14m.f16.gguf");
-    let gguf = Gguf::open(&path).unwrap();
+    let gguf = gguf::open(&path).unwrap();
     assert_eq!(gguf.file_bytes(), 27_631_776);
     assert_eq!(gguf.string("general.architecture").unwrap(), "llama");
     assert_eq!(gguf.string("powerinfer.ffn_activation").unwrap(), "drelu");

@@ -8,9 +8,10 @@ mod process;
 #[path = "common/refusal.rs"]
 mod refusal;
 
-use ganglion::forge::gguf::{GgmlType, Gguf};
+use ganglion::forge::gguf;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::{PackError, Start, pack};
+use ganglion::forge::source::GgmlType;
 use ganglion::image::Types;
 use ganglion::image::WeightType::{F16, Q4, Q8};
 use process::{Ended, forge, run};
@@ -42,7 +43,7 @@ struct Desk {
 impl Desk {
     fn new(test: &str) -> Desk {
         let folder = Folder::new(&format!("pack-{test}"));
-        let model = folder.copy(data("demo/ganglion-demo-14m.f16.gguf"), "model.gguf");
+        let model = folder.copy(data("demo/ganglion-demo-14m.f16.gguf"), "model.source");
         let image = folder.file("model.image");
         let desk = Desk { folder, model, image, wanted: Vec::new() };
         let ended = desk.pack(&[]);
@@ -217,7 +218,7 @@ fn a_source_that_changes_is_noticed() {
     assert_eq!(packed.unwrap_or_else(|error| panic!("{error}")).start, Start::Fresh);
     assert!(fs::read(&desk.image).unwrap() == desk.wanted);
     let mut table = Table::default();
-    let says = ["model.gguf: cannot open", "check the path"];
+    let says = ["model.source: cannot open", "check the path"];
     table.row(forge().arg("pack").args([&desk.model, &desk.image]), NO_INPUT, &says);
     table.end();
 }
@@ -239,7 +240,7 @@ fn one_pack_at_a_time() {
 fn weights_that_a_type_cannot_hold_are_named() {
     let folder = Folder::new("pack-large");
     let model = folder.copy(data("layout/tiny.gguf"), "tiny.gguf");
-    let gguf = Gguf::open(&model).unwrap();
+    let gguf = gguf::open(&model).unwrap();
     let image = folder.file("tiny.image");
     let file = OpenOptions::new().write(true).open(&model).unwrap();
     let of_floats = |role: &&&str| {

@@ -73,7 +73,7 @@ fn a_checkpoint_packs_to_the_image_of_its_gguf() {
         let gguf = open_model(&data(file)).unwrap();
         for (path, weight) in paths.iter().zip([Q8, Q4]) {
             let model = open_model(path).unwrap_or_else(|error| panic!("{error}"));
-            assert_eq!(model.gguf.format(), Format::Safetensors);
+            assert_eq!(model.source.format(), Format::Safetensors);
             let found = image(&model, weight, &folder.file("found.image"));
             let wanted = image(&gguf, weight, &folder.file("wanted.image"));
             let differ = (0..wanted.len()).filter(|&at| found.get(at) != wanted.get(at));

@@ -15,7 +15,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ganglion::forge::gguf::Gguf;
+use ganglion::forge::gguf;
 use ganglion::forge::tokenizer::{TokenizerError, TokenizerSource, build};
 use ganglion::forge::vocabulary;
 use ganglion::image::tokenizer::TokenType;
@@ -87,7 +87,7 @@ fn demo_source() -> TokenizerSource {
 }
 
 fn gguf_source(path: &Path) -> TokenizerSource {
-    vocabulary::read(&Gguf::open(path).unwrap()).unwrap()
+    vocabulary::read(&gguf::open(path).unwrap()).unwrap()
 }
 
 /// Merges without every fifth, so that some tokens are left to whole pieces.

@@ -33,7 +33,9 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Print the plans/models/*.toml of a model file.
-    #[command(after_help = "Example:\n  ganglion-forge shape model.gguf > plans/models/NAME.toml")]
+    #[command(
+        after_help = "Example:\n  ganglion-forge shape model.source > plans/models/NAME.toml"
+    )]
     Shape {
         /// The model: a GGUF file (any shard of a split one) or a folder of safetensors.
         model: PathBuf,
@@ -42,7 +44,7 @@ enum Command {
         json: bool,
     },
     /// Pack a model file into an image.
-    #[command(after_help = "Example:\n  ganglion-forge pack model.gguf model.image --type q8")]
+    #[command(after_help = "Example:\n  ganglion-forge pack model.source model.image --type q8")]
     Pack {
         /// The model: a GGUF file (any shard of a split one) or a folder of safetensors.
         model: PathBuf,
@@ -188,7 +190,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     use ganglion::forge::model::ModelFileError;
     use ganglion::forge::pack::PackError;
     let gguf = |error: &ModelFileError| match error {
-        ModelFileError::Gguf(error) if error.fault.is_missing_file() => exit::NO_INPUT,
+        ModelFileError::Source(error) if error.fault.is_missing_file() => exit::NO_INPUT,
         _ => exit::DATA,
     };
     if let Some(error) = error.downcast_ref::<PackError>() {

@@ -78,7 +78,7 @@ fn sources(model: &ModelFile, class: Class) -> Vec<&'static str> {
         Class::Head => &["output"],
     };
     let mut kinds = Vec::new();
-    for tensor in model.gguf.tensors() {
+    for tensor in model.source.tensors() {
         let role = tensor.name.strip_suffix(".weight").and_then(|name| name.rsplit('.').next());
         if role.is_some_and(|role| roles.contains(&role)) && !kinds.contains(&tensor.kind.name) {
             kinds.push(tensor.kind.name);

@@ -4,7 +4,7 @@
 //! them to mean, with one exception: a byte-level vocabulary that names no BOS or EOS has none.
 //! `add_eos_token` is not followed: a prompt is there to be continued.
 
-use super::gguf::{Gguf, GgufError};
+use super::source::{Source, SourceError};
 use super::template::{recognise, system_prompt};
 use super::tokenizer::TokenizerSource;
 use crate::image::tokenizer::{END_NAMES, PreTokenizer, TokenType, TokenizerModel};
@@ -23,42 +23,44 @@ const CONTROL: i32 = TokenType::Control.code() as i32;
 const USER_DEFINED: i32 = TokenType::UserDefined.code() as i32;
 
 /// The vocabulary in `gguf`.
-pub fn read(gguf: &Gguf) -> Result<TokenizerSource, GgufError> {
-    let model = gguf.string("tokenizer.ggml.model")?;
-    let pre = gguf.opt_string("tokenizer.ggml.pre")?.unwrap_or("default");
-    let tokens = gguf.strings("tokenizer.ggml.tokens")?.to_vec();
+pub fn read(source: &Source) -> Result<TokenizerSource, SourceError> {
+    let model = source.string("tokenizer.ggml.model")?;
+    let pre = source.opt_string("tokenizer.ggml.pre")?.unwrap_or("default");
+    let tokens = source.strings("tokenizer.ggml.tokens")?.to_vec();
     let scored = model == TokenizerModel::Llama.name();
     let id_of = |key: &str, default: u32| {
         let absent = Some(default).filter(|&id| scored && (id as usize) < tokens.len());
-        Ok::<_, GgufError>(gguf.opt_u32(key)?.or(absent))
+        Ok::<_, SourceError>(source.opt_u32(key)?.or(absent))
     };
     let bos = id_of("tokenizer.ggml.bos_token_id", 1)?;
     let eos = id_of("tokenizer.ggml.eos_token_id", 2)?;
     let add_bos = scored || PreTokenizer::LlamaBpe.names().contains(&pre);
-    let stated = gguf.opt_i32s("tokenizer.ggml.token_type")?;
+    let stated = source.opt_i32s("tokenizer.ggml.token_type")?;
     let mut types = stated.clone().unwrap_or_else(|| vec![NORMAL; tokens.len()]);
     control_ends(&tokens, &mut types, stated.is_some());
     let mut ends = Vec::new();
     for key in END_KEYS {
-        ends.extend(gguf.opt_u32(key)?);
+        ends.extend(source.opt_u32(key)?);
     }
     ends.sort_unstable();
     ends.dedup();
     ends.retain(|&id| Some(id) != eos);
     let key = "tokenizer.ggml.merges";
     let merges =
-        if scored { gguf.opt_strings(key)?.unwrap_or_default() } else { gguf.strings(key)? };
-    let template = gguf.opt_string("tokenizer.chat_template")?.unwrap_or_default();
+        if scored { source.opt_strings(key)?.unwrap_or_default() } else { source.strings(key)? };
+    let template = source.opt_string("tokenizer.chat_template")?.unwrap_or_default();
     Ok(TokenizerSource {
         model: model.into(),
         pre: pre.into(),
         types,
         merges: merges.to_vec(),
-        scores: gguf.opt_f32s("tokenizer.ggml.scores")?.unwrap_or_default(),
+        scores: source.opt_f32s("tokenizer.ggml.scores")?.unwrap_or_default(),
         bos,
         eos,
-        add_bos: gguf.opt_bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos && bos.is_some()),
-        add_space: scored && gguf.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
+        add_bos: source
+            .opt_bool("tokenizer.ggml.add_bos_token")?
+            .unwrap_or(add_bos && bos.is_some()),
+        add_space: scored && source.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true),
         ends,
         tokens,
         chat_template: recognise(template),

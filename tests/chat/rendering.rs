@@ -1,6 +1,6 @@
 //! Turns against the reference: jinja2 on templates of our own and on those of real models.
 
-use ganglion::forge::gguf::Gguf;
+use ganglion::forge::gguf;
 use ganglion::forge::template::{recognise, system_prompt};
 use ganglion::forge::{tokenizer, vocabulary};
 use ganglion::image::tokenizer::{ChatTemplate, TokenType};
@@ -94,7 +94,7 @@ fn model(name: &str) -> Option<Vec<u8>> {
     let folders = [folder("GANGLION_MODELS", ""), folder("GANGLION_DATA", "tokenizer")];
     let paths = folders.into_iter().flatten().map(|folder| folder.join(name));
     let path = paths.into_iter().find(|path| path.exists())?;
-    let gguf = Gguf::open(&path).unwrap_or_else(|error| panic!("{error}"));
+    let gguf = gguf::open(&path).unwrap_or_else(|error| panic!("{error}"));
     let section = tokenizer::build(&vocabulary::read(&gguf).unwrap());
     Some(section.unwrap_or_else(|error| panic!("{}: {error}", path.display())))
 }

@@ -4,7 +4,7 @@
 use super::data;
 use super::process::forge;
 use super::refusal::{Folder, Table};
-use ganglion::forge::gguf::Gguf;
+use ganglion::forge::gguf;
 use ganglion::forge::model::ModelFile;
 use std::fs;
 
@@ -34,7 +34,7 @@ fn find(bytes: &[u8], part: &[u8]) -> usize {
 /// A model of `tests/data/families` with changes in its head.
 fn edited(name: &str, edits: &[Edit]) -> Vec<u8> {
     let path = data(&format!("{name}.gguf"));
-    let (bytes, gguf) = (fs::read(&path).unwrap(), Gguf::open(&path).unwrap());
+    let (bytes, gguf) = (fs::read(&path).unwrap(), gguf::open(&path).unwrap());
     let last = gguf.tensors().last().unwrap();
     // A tensor's name, number of dimensions, dimensions, type and offset.
     let name = string(&last.name);
@@ -67,8 +67,8 @@ fn what_would_change_the_text_is_refused_by_name() {
     let folder = Folder::new("families-refused");
     let mut table = Table::default();
     let mut row = |name: &str, edits: &[Edit], says: &[&str]| {
-        let file = folder.write("model.gguf", edited(name, edits));
-        table.row(forge().arg("shape").arg(&file), DATA, &[&["model.gguf"], says].concat());
+        let file = folder.write("model.source", edited(name, edits));
+        table.row(forge().arg("shape").arg(&file), DATA, &[&["model.source"], says].concat());
     };
     let known = "the families llama, mistral, mixtral and qwen2";
     for family in ["falcon", "opt", "gptneox", "gemma", "phi2", "qwen2moe", "llama4"] {
@@ -128,7 +128,7 @@ fn a_window_that_no_plan_reaches_is_none() {
     let folder = Folder::new("families-window");
     for (keys, window) in [(0, 0), (1, 1), (1 << 20, 1 << 20), ((1 << 20) + 1, 0), (u32::MAX, 0)] {
         let edits = [Number("llama.attention.sliding_window", keys)];
-        let file = folder.write("model.gguf", edited("mistral-window", &edits));
+        let file = folder.write("model.source", edited("mistral-window", &edits));
         let model = ModelFile::open(&file).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(model.shape.window, window, "{keys}");
     }

@@ -3,6 +3,7 @@
 //! Any bytes at all: an error of one line, or a model whose every key and row can be read.
 #![allow(dead_code)] // each target uses its part
 
+use ganglion::forge::gguf;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::safetensors;
 use ganglion::forge::source::{Source, SourceError};
@@ -31,8 +32,8 @@ impl Scratch {
 
     /// `bytes` as a GGUF file; whether it opened.
     pub fn gguf(&self, bytes: &[u8]) -> bool {
-        self.write("model.gguf", bytes);
-        judge(Source::open(&self.0.join("model.gguf")))
+        self.write("model.source", bytes);
+        judge(gguf::open(&self.0.join("model.source")))
     }
 
     /// `bytes` as the file `name` of the checkpoint in this folder, then `whole` again; whether it

@@ -5,7 +5,8 @@ use super::refusal::Table;
 use super::{
     F32, STRING, Scratch, U16, Writer, array, assert_sentence, fault_of, opened, string, typed,
 };
-use ganglion::forge::gguf::{Fault, Gguf, GgufError};
+use ganglion::forge::gguf;
+use ganglion::forge::source::{Fault, SourceError};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,7 +32,7 @@ impl Folder {
 
     /// Opens the file `name`, which must fail; the fault, and the file it is in.
     fn fault(&self, name: &str) -> (Fault, String) {
-        let error = Gguf::open(&self.0.join(name)).expect_err("a damaged model was accepted");
+        let error = gguf::open(&self.0.join(name)).expect_err("a damaged model was accepted");
         assert_sentence(&error, &error.path);
         (error.fault, file_name(&error.path))
     }
@@ -74,7 +75,7 @@ fn usual(number: usize) -> String {
 }
 
 fn assert_whole(path: &Path) {
-    let gguf = Gguf::open(path).unwrap_or_else(|error: GgufError| panic!("{error}"));
+    let gguf = gguf::open(path).unwrap_or_else(|error: SourceError| panic!("{error}"));
     assert_eq!(gguf.string("general.architecture").unwrap(), "llama");
     assert_eq!(gguf.f32s("scales").unwrap(), [1.5]);
     let names: Vec<&str> = gguf.tensors().iter().map(|tensor| tensor.name.as_str()).collect();
@@ -186,7 +187,7 @@ fn foreign_and_doubled_shards_are_refused() {
 /// The GGUF file `bytes` in `count` shards, its metadata in the first.
 fn split(bytes: &[u8], count: usize) -> Vec<Vec<u8>> {
     let whole = Scratch::new(bytes);
-    let gguf = Gguf::open(&whole.0).unwrap();
+    let gguf = gguf::open(&whole.0).unwrap();
     let tensors = gguf.tensors();
     // The metadata ends where the list begins: at the first tensor's name and its length.
     let start = string(&tensors[0].name);

@@ -1,9 +1,10 @@
 //! The packed demo against its source, and images of files that hold codes of their own.
 
 use super::{Gauss, decoded_column, decoded_row, row_code};
-use ganglion::forge::gguf::{GgmlType, Gguf, Tensor};
+use ganglion::forge::gguf;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::{Class, pack};
+use ganglion::forge::source::{GgmlType, Tensor};
 use ganglion::forge::verify::verify_image;
 use ganglion::image::WeightType::{F16, Q4, Q8};
 use ganglion::image::geometry::{padded_groups, row_scale_byte};
@@ -84,7 +85,7 @@ fn assert_near(source: &[f32], decoded: &[f32], group: usize, what: &str) {
 #[test]
 fn the_demo_image_holds_the_demo() {
     let image = Image::open(Path::new(ganglion::baked::IMAGE));
-    let gguf = Gguf::open(&demo_path()).unwrap();
+    let gguf = gguf::open(&demo_path()).unwrap();
     let shape = image.shape;
     assert_eq!(image.types.records, Q8, "the default plan packs q8 records");
     let (hidden, ff) = (shape.hidden as usize, shape.ff as usize);
@@ -124,7 +125,7 @@ fn the_demo_image_holds_the_demo() {
 #[test]
 fn the_demo_image_holds_its_embeddings() {
     let image = Image::open(Path::new(ganglion::baked::IMAGE));
-    let gguf = Gguf::open(&demo_path()).unwrap();
+    let gguf = gguf::open(&demo_path()).unwrap();
     assert_eq!(image.types.embedding, F16);
     let (shape, hidden) = (image.shape, image.shape.hidden as usize);
     let row_bytes = image.types.embedding_row_bytes(&shape);
@@ -193,7 +194,7 @@ fn random_blocks(kind: GgmlType, blocks: u64, gauss: &mut Gauss) -> Vec<u8> {
 /// other tensors stay.
 fn quantised_demo(kind: GgmlType, path: &Path) {
     let source = demo_path();
-    let gguf = Gguf::open(&source).unwrap();
+    let gguf = gguf::open(&source).unwrap();
     let file = fs::read(&source).unwrap();
     // The metadata ends where the tensor list begins: at the first tensor's name and its length.
     let first = &gguf.tensors()[0];
@@ -249,9 +250,9 @@ fn codes_of_the_source_reach_the_image_unchanged() {
         for layer in 0..shape.layers {
             for (part, role) in ["gate", "up"].into_iter().enumerate() {
                 let name = format!("blk.{layer}.ffn_{role}_exps.weight");
-                let tensor = model.gguf.tensor(&name).unwrap();
+                let tensor = model.source.tensor(&name).unwrap();
                 let mut blocks = vec![0; tensor.bytes as usize];
-                model.gguf.read_raw(tensor, 0, &mut blocks).unwrap();
+                model.source.read_raw(tensor, 0, &mut blocks).unwrap();
                 let mut blocks = blocks.chunks_exact(kind.block_bytes as usize);
                 for expert in 0..shape.experts {
                     // Rows follow the original order, which the demo's image keeps.

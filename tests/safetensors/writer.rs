@@ -3,7 +3,8 @@
 //! Shares nothing with the reader: names and keys are turned the other way round.
 #![allow(dead_code)] // each suite uses its part
 
-use ganglion::forge::gguf::{GgmlType, Gguf};
+use ganglion::forge::gguf;
+use ganglion::forge::source::{GgmlType, Source};
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::Path;
@@ -40,7 +41,7 @@ pub fn with_header(header: &str, data: &[u8]) -> Vec<u8> {
 
 /// A GGUF file seen as a checkpoint.
 pub struct Checkpoint {
-    pub gguf: Gguf,
+    pub gguf: Source,
     /// The model type.
     pub kind: &'static str,
 }
@@ -48,7 +49,7 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// The model in the GGUF file `path`, of F32 and F16 tensors.
     pub fn open(path: &Path, kind: &'static str) -> Checkpoint {
-        Checkpoint { gguf: Gguf::open(path).unwrap(), kind }
+        Checkpoint { gguf: gguf::open(path).unwrap(), kind }
     }
 
     fn number(&self, key: &str) -> Option<u64> {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ganglion::forge::gguf::Gguf;
+use ganglion::forge::gguf;
 use ganglion::forge::tokenizer::TokenizerSource;
 use ganglion::forge::vocabulary;
 use ganglion::image::tokenizer::TokenType;
@@ -80,7 +80,7 @@ impl File {
         let path = std::env::temp_dir().join(name);
         let head = [b"GGUF".as_slice(), &3u32.to_le_bytes(), &[0; 8], &self.keys.to_le_bytes()];
         fs::write(&path, [head.concat(), self.bytes.clone()].concat()).unwrap();
-        let source = Gguf::open(&path).and_then(|gguf| vocabulary::read(&gguf));
+        let source = gguf::open(&path).and_then(|gguf| vocabulary::read(&gguf));
         fs::remove_file(&path).unwrap();
         source.map_err(|error| error.to_string())
     }

@@ -10,24 +10,21 @@ mod shards;
 use std::io::BufReader;
 use std::path::Path;
 
-pub use super::source::{Fault, GgmlType, Source as Gguf, SourceError as GgufError, Tensor};
-use super::source::{Format, Source, SourceError, SourceFile};
+use super::source::{Fault, Format, Source, SourceError, SourceFile};
 use parse::{Head, Parser};
 
-impl Source {
-    /// Opens a GGUF file, and the other shards where it is one, and reads everything but the
-    /// tensors' data.
-    ///
-    /// # Errors
-    /// When a file can't be read, is cut short, is not a GGUF file, or breaks an invariant of
-    /// [`Source`]; when a shard is missing or does not belong here.
-    pub fn open(path: &Path) -> Result<Self, SourceError> {
-        let (file, head) = read_head(path)?;
-        if let Some(place) = shards::Place::of(&head.metadata).map_err(|fault| fault.at(path))? {
-            return shards::open(path, file, head, place);
-        }
-        Self::new(path, Format::Gguf, vec![file], head.metadata, head.tensors)
+/// Opens a GGUF file, and the other shards where it is one, and reads everything but the tensors'
+/// data.
+///
+/// # Errors
+/// When a file can't be read, is cut short, is not a GGUF file, or breaks an invariant of
+/// [`Source`]; when a shard is missing or does not belong here.
+pub fn open(path: &Path) -> Result<Source, SourceError> {
+    let (file, head) = read_head(path)?;
+    if let Some(place) = shards::Place::of(&head.metadata).map_err(|fault| fault.at(path))? {
+        return shards::open(path, file, head, place);
     }
+    Source::new(path, Format::Gguf, vec![file], head.metadata, head.tensors)
 }
 
 /// Opens a file and reads what stands before its data.

@@ -1,6 +1,6 @@
 //! Why a file is not a model that can be packed.
 
-use crate::forge::gguf::GgufError;
+use crate::forge::source::SourceError;
 use crate::forge::tokenizer::TokenizerError;
 
 /// Why a file is not a model that can be packed.
@@ -8,7 +8,7 @@ use crate::forge::tokenizer::TokenizerError;
 pub enum ModelFileError {
     /// The file is not a sound GGUF.
     #[error("{0}")]
-    Gguf(Box<GgufError>),
+    Source(Box<SourceError>),
     /// Its tokenizer can't be packed.
     #[error("{path}: {source}")]
     Tokenizer {
@@ -95,8 +95,8 @@ pub enum ModelFileError {
     },
 }
 
-impl From<GgufError> for ModelFileError {
-    fn from(error: GgufError) -> ModelFileError {
-        ModelFileError::Gguf(Box::new(error))
+impl From<SourceError> for ModelFileError {
+    fn from(error: SourceError) -> ModelFileError {
+        ModelFileError::Source(Box::new(error))
     }
 }

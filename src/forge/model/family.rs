@@ -5,7 +5,7 @@
 //! refused by name, since it would change the text.
 
 use super::{Keys, ModelFileError};
-use crate::forge::gguf::Gguf;
+use crate::forge::source::Source;
 use crate::image::shape::WINDOW_MAX;
 use crate::image::{ActivationFn, Biases, Shape};
 
@@ -102,10 +102,10 @@ const IDLE: [&str; 3] = ["vocab_size", "tensor_data_layout", "rope.scaling.finet
 
 impl Family {
     /// The family of a file; every key under its name is known.
-    pub fn of(gguf: &Gguf) -> Result<&'static Family, ModelFileError> {
-        let found = gguf.string("general.architecture")?;
+    pub fn of(source: &Source) -> Result<&'static Family, ModelFileError> {
+        let found = source.string("general.architecture")?;
         let unknown = |key: &str, found: &str, wanted| ModelFileError::Unknown {
-            path: gguf.path().display().to_string(),
+            path: source.path().display().to_string(),
             key: key.into(),
             found: found.into(),
             wanted,
@@ -113,7 +113,7 @@ impl Family {
         let family = FAMILIES.iter().find(|family| family.architecture == found);
         let family = family.ok_or_else(|| unknown("general.architecture", found, NAMES))?;
         let own = |key: &&str| key.strip_prefix(found).is_some_and(|rest| rest.starts_with('.'));
-        match gguf.keys().filter(own).find(|key| !family.knows(&key[found.len() + 1..])) {
+        match source.keys().filter(own).find(|key| !family.knows(&key[found.len() + 1..])) {
             None => Ok(family),
             Some(key) => Err(unknown("a key", key, "models without it")),
         }
@@ -126,7 +126,7 @@ impl Family {
     /// The dimensions that the file's keys and tensors give.
     pub(super) fn shape(
         &self,
-        gguf: &Gguf,
+        source: &Source,
         keys: &Keys<'_>,
         tokenizer_bytes: u64,
     ) -> Result<Shape, ModelFileError> {
@@ -151,20 +151,20 @@ impl Family {
             experts,
             experts_used: used.unwrap_or(1),
             ff: keys.number("feed_forward_length")?,
-            vocab: gguf.tensor("token_embd.weight")?.rows(),
-            activation: activation(gguf)?,
-            tied: gguf.opt_tensor("output.weight").is_none(),
-            biases: self.biases(gguf),
+            vocab: source.tensor("token_embd.weight")?.rows(),
+            activation: activation(source)?,
+            tied: source.opt_tensor("output.weight").is_none(),
+            biases: self.biases(source),
             window: window(keys)?,
             tokenizer_bytes,
         })
     }
 
     /// The biases of the first layer; every other layer must have the same.
-    fn biases(&self, gguf: &Gguf) -> Biases {
+    fn biases(&self, source: &Source) -> Biases {
         let has = |presence, tensor| match presence {
             Presence::Never => false,
-            Presence::Perhaps => gguf.opt_tensor(tensor).is_some(),
+            Presence::Perhaps => source.opt_tensor(tensor).is_some(),
             Presence::Always => true,
         };
         Biases {
@@ -176,12 +176,12 @@ impl Family {
 }
 
 /// The gate's activation: our own key, or SiLU as every plain file of these families means.
-fn activation(gguf: &Gguf) -> Result<ActivationFn, ModelFileError> {
+fn activation(source: &Source) -> Result<ActivationFn, ModelFileError> {
     let key = "powerinfer.ffn_activation";
-    let found = gguf.opt_string(key)?.unwrap_or(ActivationFn::SiLu.name());
+    let found = source.opt_string(key)?.unwrap_or(ActivationFn::SiLu.name());
     let known = ActivationFn::ALL.into_iter().find(|known| known.name() == found);
     known.ok_or_else(|| ModelFileError::Unknown {
-        path: gguf.path().display().to_string(),
+        path: source.path().display().to_string(),
         key: key.into(),
         found: found.into(),
         wanted: ActivationFn::NAMES,

@@ -12,8 +12,8 @@ pub use family::Family;
 use family::RopeOrder;
 pub use rope::Rope;
 
-use super::gguf::{GgmlType, Gguf, Tensor};
-use super::source::Format;
+use super::gguf;
+use super::source::{Format, GgmlType, Source, Tensor};
 use super::tokenizer::build;
 use super::vocabulary;
 use crate::image::Shape;
@@ -24,7 +24,7 @@ use std::path::Path;
 /// An open model file.
 pub struct ModelFile {
     /// The tensors.
-    pub gguf: Gguf,
+    pub source: Source,
     /// The model's name.
     pub name: String,
     /// Its family.
@@ -41,7 +41,7 @@ pub struct ModelFile {
 
 /// Keys of a file behind its architecture's name.
 struct Keys<'g> {
-    gguf: &'g Gguf,
+    source: &'g Source,
     architecture: &'static str,
 }
 
@@ -51,20 +51,20 @@ impl Keys<'_> {
     }
 
     fn number(&self, key: &str) -> Result<u64, ModelFileError> {
-        Ok(self.gguf.u64(&self.name(key))?)
+        Ok(self.source.u64(&self.name(key))?)
     }
 
     fn opt_number(&self, key: &str) -> Result<Option<u64>, ModelFileError> {
-        Ok(self.gguf.opt_u64(&self.name(key))?)
+        Ok(self.source.opt_u64(&self.name(key))?)
     }
 
     fn opt_string(&self, key: &str) -> Result<Option<&str>, ModelFileError> {
-        Ok(self.gguf.opt_string(&self.name(key))?)
+        Ok(self.source.opt_string(&self.name(key))?)
     }
 
     /// A float above 0.
     fn positive(&self, key: &str) -> Result<Option<f32>, ModelFileError> {
-        match self.gguf.opt_f32(&self.name(key))? {
+        match self.source.opt_f32(&self.name(key))? {
             Some(value) if !(value.is_finite() && value > 0.0) => {
                 Err(self.unknown(key, value, "numbers above 0"))
             }
@@ -82,7 +82,7 @@ impl Keys<'_> {
     }
 
     fn unknown(&self, key: &str, found: impl Display, wanted: &'static str) -> ModelFileError {
-        let path = self.gguf.path().display().to_string();
+        let path = self.source.path().display().to_string();
         ModelFileError::Unknown { path, key: self.name(key), found: found.to_string(), wanted }
     }
 }
@@ -104,39 +104,39 @@ pub enum Ffn {
 impl ModelFile {
     /// Opens the GGUF file `path`; see [`ModelFile::new`].
     pub fn open(path: &Path) -> Result<ModelFile, ModelFileError> {
-        ModelFile::new(Gguf::open(path)?)
+        ModelFile::new(gguf::open(path)?)
     }
 
     /// Checks that every tensor of the model is there with its dimensions.
-    pub fn new(gguf: Gguf) -> Result<ModelFile, ModelFileError> {
-        let file = gguf.path().display().to_string();
-        let family = Family::of(&gguf)?;
-        let keys = Keys { gguf: &gguf, architecture: family.architecture };
-        let tokenizer = build(&vocabulary::read(&gguf)?)
+    pub fn new(source: Source) -> Result<ModelFile, ModelFileError> {
+        let file = source.path().display().to_string();
+        let family = Family::of(&source)?;
+        let keys = Keys { source: &source, architecture: family.architecture };
+        let tokenizer = build(&vocabulary::read(&source)?)
             .map_err(|source| ModelFileError::Tokenizer { path: file.clone(), source })?;
-        let shape = family.shape(&gguf, &keys, tokenizer.len() as u64)?;
+        let shape = family.shape(&source, &keys, tokenizer.len() as u64)?;
         if let Some((name, limit, found)) = shape.range_fault() {
             return Err(ModelFileError::Shape { path: file, name, limit, found });
         }
         if let Some((name, of, found)) = shape.multiple_fault() {
             return Err(ModelFileError::Multiple { path: file, name, of, found });
         }
-        let tokens = gguf.strings("tokenizer.ggml.tokens")?.len() as u64;
+        let tokens = source.strings("tokenizer.ggml.tokens")?.len() as u64;
         if tokens > shape.vocab {
             return Err(ModelFileError::Vocabulary { path: file, tokens, rows: shape.vocab });
         }
-        let order = match gguf.format() {
+        let order = match source.format() {
             Format::Gguf => family.gguf_order,
             Format::Safetensors => RopeOrder::Halves,
         };
-        let rope = Rope::read(&gguf, &keys, order)?;
-        let name = gguf.opt_string("general.name")?.unwrap_or("model").to_string();
+        let rope = Rope::read(&source, &keys, order)?;
+        let name = source.opt_string("general.name")?.unwrap_or("model").to_string();
         let constants = Constants {
-            rms_eps: gguf.f32(&keys.name("attention.layer_norm_rms_epsilon"))?,
-            context_trained: gguf.u32(&keys.name("context_length"))?,
+            rms_eps: source.f32(&keys.name("attention.layer_norm_rms_epsilon"))?,
+            context_trained: source.u32(&keys.name("context_length"))?,
             attention_factor: rope.attention_factor,
         };
-        let model = ModelFile { gguf, name, family, shape, constants, tokenizer, rope };
+        let model = ModelFile { source, name, family, shape, constants, tokenizer, rope };
         model.check_tensors()?;
         Ok(model)
     }
@@ -148,7 +148,7 @@ impl ModelFile {
         first: u64,
         count: u64,
     ) -> Result<Vec<f32>, ModelFileError> {
-        let values = self.gguf.rows_f32(tensor, first, count)?;
+        let values = self.source.rows_f32(tensor, first, count)?;
         match values.iter().position(|value| !value.is_finite()) {
             None => Ok(values),
             Some(at) => Err(self.not_finite(tensor, first + at as u64 / tensor.row_elements())),
@@ -163,7 +163,7 @@ impl ModelFile {
         first: u64,
         out: &mut [f32],
     ) -> Result<(), ModelFileError> {
-        self.gguf.read_part_f32(tensor, row, first, out)?;
+        self.source.read_part_f32(tensor, row, first, out)?;
         match out.iter().all(|value| value.is_finite()) {
             true => Ok(()),
             false => Err(self.not_finite(tensor, row)),
@@ -171,13 +171,13 @@ impl ModelFile {
     }
 
     fn not_finite(&self, tensor: &Tensor, row: u64) -> ModelFileError {
-        let path = self.gguf.path().display().to_string();
+        let path = self.source.path().display().to_string();
         ModelFileError::NotFinite { path, name: tensor.name.clone(), row }
     }
 
     /// A tensor of a layer, by its name there, as `attn_q.weight`.
     pub fn layer_tensor(&self, layer: u64, role: &str) -> Result<&Tensor, ModelFileError> {
-        Ok(self.gguf.tensor(&format!("blk.{layer}.{role}"))?)
+        Ok(self.source.tensor(&format!("blk.{layer}.{role}"))?)
     }
 
     /// A matrix of a layer's feed-forward network: of all its experts, or of the one there is.
@@ -199,7 +199,7 @@ impl ModelFile {
     /// The output head: the embedding matrix where they are tied.
     pub fn head(&self) -> Result<&Tensor, ModelFileError> {
         let name = if self.shape.tied { "token_embd.weight" } else { "output.weight" };
-        Ok(self.gguf.tensor(name)?)
+        Ok(self.source.tensor(name)?)
     }
 
     fn check_tensors(&self) -> Result<(), ModelFileError> {
@@ -210,8 +210,8 @@ impl ModelFile {
                 self.check(self.layer_tensor(layer, role)?, columns, rows, experts)?;
             }
         }
-        self.check(self.gguf.tensor("token_embd.weight")?, s.hidden, s.vocab, 1)?;
-        self.check(self.gguf.tensor("output_norm.weight")?, s.hidden, 1, 1)?;
+        self.check(self.source.tensor("token_embd.weight")?, s.hidden, s.vocab, 1)?;
+        self.check(self.source.tensor("output_norm.weight")?, s.hidden, 1, 1)?;
         self.check(self.head()?, s.hidden, s.vocab, 1)?;
         self.refuse_the_unknown(&roles)
     }
@@ -260,10 +260,10 @@ impl ModelFile {
             Some((_, role)) => roles.iter().any(|known| known.0 == role),
             None => whole.contains(&name),
         };
-        match self.gguf.tensors().iter().find(|tensor| !known(&tensor.name)) {
+        match self.source.tensors().iter().find(|tensor| !known(&tensor.name)) {
             None => Ok(()),
             Some(tensor) => Err(ModelFileError::Unknown {
-                path: self.gguf.path().display().to_string(),
+                path: self.source.path().display().to_string(),
                 key: "a tensor".into(),
                 found: tensor.name.clone(),
                 wanted: "models without it",
@@ -289,7 +289,7 @@ impl ModelFile {
         if wanted == found {
             return Ok(());
         }
-        let path = self.gguf.path().display().to_string();
+        let path = self.source.path().display().to_string();
         Err(ModelFileError::TensorShape { path, name: tensor.name.clone(), wanted, found })
     }
 

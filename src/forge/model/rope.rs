@@ -16,7 +16,7 @@
 
 use super::family::RopeOrder;
 use super::{Keys, ModelFileError};
-use crate::forge::gguf::Gguf;
+use crate::forge::source::Source;
 use std::f64::consts::TAU;
 
 /// Base of the frequencies where a file names none.
@@ -62,7 +62,7 @@ impl RopeRows {
 impl Rope {
     /// The rope of a file whose q and k rows are in `order`.
     pub(super) fn read(
-        gguf: &Gguf,
+        source: &Source,
         keys: &Keys<'_>,
         order: RopeOrder,
     ) -> Result<Rope, ModelFileError> {
@@ -83,7 +83,7 @@ impl Rope {
         }
         let plain = (0..turned / 2).map(|i| base.powf(-2.0 * i as f64 / turned as f64));
         let mut frequencies = scaling.scale(base, plain.collect());
-        if let Some(factors) = factors(gguf, turned / 2)? {
+        if let Some(factors) = factors(source, turned / 2)? {
             frequencies.iter_mut().zip(factors).for_each(|(f, factor)| *f /= f64::from(factor));
         }
         // Angle 0 turns nothing.
@@ -94,15 +94,15 @@ impl Rope {
 }
 
 /// The tensor of factors, if there is one; each is a positive number.
-fn factors(gguf: &Gguf, wanted: u64) -> Result<Option<Vec<f32>>, ModelFileError> {
-    let Some(tensor) = gguf.opt_tensor("rope_freqs.weight") else { return Ok(None) };
-    let path = || gguf.path().display().to_string();
+fn factors(source: &Source, wanted: u64) -> Result<Option<Vec<f32>>, ModelFileError> {
+    let Some(tensor) = source.opt_tensor("rope_freqs.weight") else { return Ok(None) };
+    let path = || source.path().display().to_string();
     let name = || tensor.name.clone();
     if tensor.dims != [wanted] {
         let (wanted, found) = (vec![wanted], tensor.dims.clone());
         return Err(ModelFileError::TensorShape { path: path(), name: name(), wanted, found });
     }
-    let factors = gguf.rows_f32(tensor, 0, 1)?;
+    let factors = source.rows_f32(tensor, 0, 1)?;
     if factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
         return Ok(Some(factors));
     }

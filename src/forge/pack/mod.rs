@@ -93,7 +93,7 @@ impl PackError {
     fn may_go_on(&self) -> bool {
         match self {
             PackError::Write { .. } => true,
-            PackError::Model { error: ModelFileError::Gguf(error), .. } => {
+            PackError::Model { error: ModelFileError::Source(error), .. } => {
                 error.fault.is_missing_file()
             }
             _ => false,
@@ -242,7 +242,7 @@ impl Job<'_> {
     /// What the unfinished image is of; another one is not continued.
     fn identity(&self) -> String {
         let sum = crc32c(crc32c(0, &self.header.to_bytes()), &self.model.tokenizer);
-        format!("{sum:08x} of {}", self.model.gguf.identity())
+        format!("{sum:08x} of {}", self.model.source.identity())
     }
 
     /// Finds the finished layers of an interrupted pack and cuts off what is behind them.
@@ -269,7 +269,7 @@ impl Job<'_> {
         for layer in units.len() as u64..self.model.shape.layers {
             units.push(packer.layer(layer)?);
             packer.out.sync()?;
-            self.model.gguf.check_unchanged()?;
+            self.model.source.check_unchanged()?;
             let state = Checkpoint { units: units.clone(), losses: packer.losses };
             state.save(self.part, &self.identity())?;
         }
@@ -280,7 +280,7 @@ impl Job<'_> {
         packer.out.begin(0)?;
         packer.out.write(&packer.header.to_bytes())?;
         packer.out.sync()?;
-        Ok(self.model.gguf.check_unchanged()?)
+        Ok(self.model.source.check_unchanged()?)
     }
 
     /// Reads the image back and gives it its name.
@@ -318,7 +318,7 @@ impl Packer<'_, '_> {
         let is_copy = ModelFile::has_codes_of(tensor, weight);
         if is_copy && weight != WeightType::F16 {
             let mut raw = vec![0; tensor.row_bytes() as usize];
-            self.model.gguf.read_raw(tensor, row * tensor.row_bytes(), &mut raw)?;
+            self.model.source.read_raw(tensor, row * tensor.row_bytes(), &mut raw)?;
             layout_row(weight, &ggml_codes(weight, &raw), out);
         } else {
             encode_row(weight, &values, out);

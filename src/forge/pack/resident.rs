@@ -23,7 +23,7 @@ impl Packer<'_, '_> {
         for layer in 0..model.shape.layers {
             self.layer_parts(&layout, layer)?;
         }
-        let norm = model.gguf.tensor("output_norm.weight")?;
+        let norm = model.source.tensor("output_norm.weight")?;
         self.part(layout.output_norm, |packer| packer.floats(norm))?;
         let head = model.head()?;
         self.part(layout.head, |packer| packer.matrix(head, types.head, Class::Head))?;
@@ -108,7 +108,7 @@ impl Packer<'_, '_> {
     /// Every token's embedding row with its tag.
     pub(super) fn embedding(&mut self) -> Result<(), Stop> {
         let (model, weight) = (self.model, self.types.embedding);
-        let tensor = model.gguf.tensor("token_embd.weight")?;
+        let tensor = model.source.tensor("token_embd.weight")?;
         self.begin(SectionKind::Embedding)?;
         let mut row = Vec::new();
         for token in 0..model.shape.vocab {

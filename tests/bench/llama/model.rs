@@ -4,10 +4,11 @@
 //! fit the plan any more.
 
 use anyhow::{Context, Result, bail};
-use ganglion::forge::gguf::Gguf;
+use ganglion::forge::gguf;
 use ganglion::forge::inputs;
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::{pack, temporary};
+use ganglion::forge::source::Source;
 use ganglion::forge::synth::{SynthType, synth};
 use ganglion::forge::verify::open_image;
 use ganglion::image::{Header, SectionKind, Shape, Types, WeightType};
@@ -60,7 +61,7 @@ impl Model {
         }
         Ok(Model {
             name: name.into(),
-            gguf_token_bytes: gguf_token_bytes(&Gguf::open(&gguf)?, &inputs.shape),
+            gguf_token_bytes: gguf_token_bytes(&gguf::open(&gguf)?, &inputs.shape),
             image_token_bytes: image_token_bytes(&header, &inputs.shape, &types),
             gguf,
             image,
@@ -131,7 +132,7 @@ fn image_token_bytes(header: &Header, shape: &Shape, types: &Types) -> u64 {
 }
 
 /// The same of the GGUF: an embedding matrix that is no head gives one row.
-fn gguf_token_bytes(gguf: &Gguf, shape: &Shape) -> u64 {
+fn gguf_token_bytes(gguf: &Source, shape: &Shape) -> u64 {
     let tensors = gguf.tensors().iter();
     tensors
         .map(|tensor| match tensor.name.as_str() {
