@@ -14,7 +14,7 @@ use ganglion::forge::source::Source;
 use ganglion::forge::synth::{SynthType, synth};
 use ganglion::image::{ActivationFn, Biases, Shape, Types, WeightType};
 use ganglion::kernel::Isa;
-use ganglion::plan::{Inputs, KvType, Lock, Numerics, solve};
+use ganglion::plan::{Device, Inputs, KvType, Lock, Numerics, solve};
 use std::path::{Path, PathBuf};
 
 const TOKENS: [u32; 12] = [1, 17, 300, 42, 255, 0, 99, 311, 5, 5, 280, 64];
@@ -253,12 +253,14 @@ impl Case {
     fn run(&self, types: Types, kv: KvType, isa: Isa, threads: usize) -> (f64, Vec<u32>) {
         let image = file(&format!("{}.image", self.name));
         pack(&self.model, &types, &image, &mut |_, _| {}).unwrap();
+        let baked = ganglion::baked::PLAN.inputs;
         let inputs = Inputs {
             shape: self.model.shape,
             numerics: Numerics { types, kv },
             context_tokens: self.tokens.len() as u64,
             lock: Lock::Off,
-            ..ganglion::baked::PLAN.inputs
+            device: Device { ring_reads: 2, ..baked.device },
+            ..baked
         };
         let whole = solve(Inputs { budget_bytes: 1 << 30, ..inputs }).unwrap();
         let half = whole.total_bytes() - whole.slot_count / 2 * whole.slot_bytes;

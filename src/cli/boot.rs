@@ -6,7 +6,7 @@
 use super::fault::Fault;
 use crate::arena::{Arena, Staging};
 use crate::cache::Cache;
-use crate::cluster::{Dimensions, Workshop};
+use crate::cluster::{Dimensions, Streaming, Workshop};
 use crate::image::header::HEADER_BYTES;
 use crate::image::{Header, HeaderError, SectionKind};
 use crate::kernel::Kernels;
@@ -197,6 +197,9 @@ impl Booting<'_> {
             record: types.record(&shape),
             slot_bytes: plan.slot_bytes as usize,
         };
+        let layers = shape.layers as u16;
+        let held = plan.slot_count as u32 / u32::from(layers);
+        let streaming = plan.streams.then_some(Streaming { layers, held });
         let context = plan.inputs.context_tokens as usize;
         let (keys, values) = (arena.carve(RegionId::Keys), arena.carve(RegionId::Values));
         let model = Model::new(Parts {
@@ -210,7 +213,7 @@ impl Booting<'_> {
             kv: KvCache::new(keys, values, plan.inputs.numerics.kv, &shape, context),
             scratch: arena.scratch(),
             embedding_row: arena.carve(RegionId::EmbeddingRow),
-            workshop: Workshop::new(kernels, &larder, cache, slots, dims),
+            workshop: Workshop::new(kernels, &larder, cache, slots, dims, streaming),
         });
         let tokenizer = Tokenizer::new(tokenizer)?;
         let (wanted, found) = (shape.vocab, u64::from(tokenizer.token_count()));

@@ -5,7 +5,7 @@ use super::{CLUSTER, Chosen, ClusterError, Fired, Input, Observer};
 use crate::image::{ActivationFn, Record};
 use crate::kernel::{Accumulator, DownItem, Kernels, Soon, accumulator_len};
 use crate::plan::THREADS_MAX;
-use crate::storage::Landed;
+use crate::storage::{Landed, StorageError};
 use crate::sys::Claims;
 
 /// Active neurons a worker gathers before it adds their columns.
@@ -60,6 +60,8 @@ pub struct Task<'t> {
     pub input: Input<'t>,
     /// The clusters of the chosen experts, where neurons in slots are still to be computed.
     pub clusters: Option<Claims>,
+    /// Where the model streams, the first read of the cycle behind this layer.
+    pub cycle_end: Option<u64>,
 }
 
 /// Columns of one expert that wait until there are enough for a pass.
@@ -81,10 +83,22 @@ impl<'t> Task<'t> {
             let done = self.work_slots(clusters, member, worker);
             worker.fault = worker.fault.or(done.err());
         }
-        while let Some(landed) = self.shelf.larder.take() {
-            let done = landed.map_err(ClusterError::from).and_then(|l| self.staged(worker, &l));
-            worker.fault = worker.fault.or(done.err());
+        let larder = self.shelf.larder;
+        if let Some(end) = self.cycle_end {
+            while let Some(taken) = larder.take_below(end) {
+                self.staged(worker, taken.landed());
+            }
+        } else {
+            while let Some(landed) = larder.take() {
+                self.staged(worker, landed);
+            }
         }
+    }
+
+    /// The neurons of a read, or why there are none.
+    fn staged(&self, worker: &mut Worker<'_>, landed: Result<Landed<'_>, StorageError>) {
+        let done = landed.map_err(ClusterError::from).and_then(|l| self.missed(worker, &l));
+        worker.fault = worker.fault.or(done.err());
     }
 
     fn work_slots(
@@ -113,7 +127,7 @@ impl<'t> Task<'t> {
     }
 
     /// The neurons of a read that have no slot.
-    fn staged(&self, worker: &mut Worker<'_>, landed: &Landed<'_>) -> Result<(), ClusterError> {
+    fn missed(&self, worker: &mut Worker<'_>, landed: &Landed<'_>) -> Result<(), ClusterError> {
         let expert = landed.run.expert;
         let chosen = self.input.chosen.iter().find(|chosen| chosen.expert() == expert);
         let chosen = *chosen.expect("only chosen experts are read");

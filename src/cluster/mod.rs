@@ -3,8 +3,10 @@
 //! Called by model once a layer. The main thread looks the candidates up, hands the misses to the
 //! readers in waves and lets the team compute: first the clusters whose neurons lie in slots, then
 //! each read as it lands, straight from staging. Which of the missed neurons get a slot is decided
-//! afterwards. Invariants: a neuron is computed exactly once; sums are integers, so the order of
-//! clusters, threads and reads can't change a bit of the output.
+//! afterwards. A dense model that is larger than its memory has no misses to decide on: the first
+//! neurons of each layer stay in slots, the others stream in order (`storage::cycle`). Invariants:
+//! a neuron is computed exactly once; sums are integers, so the order of clusters, threads and
+//! reads can't change a bit of the output.
 
 mod compute;
 mod error;
@@ -98,6 +100,16 @@ impl Dimensions {
     }
 }
 
+/// How a dense model that is larger than its memory runs: each layer's first neurons are in slots
+/// for good, the others stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Streaming {
+    /// Layers of the model.
+    pub layers: u16,
+    /// Neurons of each that lie in slots.
+    pub held: u32,
+}
+
 /// Cache, slots and larder, worked by the team.
 pub struct Workshop<'a> {
     kernels: &'static Kernels,
@@ -106,6 +118,7 @@ pub struct Workshop<'a> {
     slots: &'a mut [u8],
     predictor: Predictor,
     dims: Dimensions,
+    streaming: Option<Streaming>,
     /// Told of every neuron that fires; for tests and profiles.
     pub observer: Option<Observer<'a>>,
     /// What was looked up and read.
@@ -154,6 +167,7 @@ impl<'a> Workshop<'a> {
         cache: Cache<'a>,
         slots: &'a mut [u8],
         dims: Dimensions,
+        streaming: Option<Streaming>,
     ) -> Workshop<'a> {
         Workshop {
             kernels,
@@ -162,6 +176,7 @@ impl<'a> Workshop<'a> {
             slots,
             predictor: Predictor::None,
             dims,
+            streaming,
             observer: None,
             counters: FetchCounters::default(),
         }
@@ -176,6 +191,9 @@ impl<'a> Workshop<'a> {
         sums: &mut [u8],
         out: &mut [f32],
     ) -> Result<(), ClusterError> {
+        if let Some(streaming) = self.streaming {
+            return self.run_streamed(streaming, lead, input, sums, out);
+        }
         for chosen in input.chosen {
             let first = self.dims.first_neuron(input.layer, chosen.expert());
             self.cache.pin(first..first + self.dims.ff);
@@ -212,6 +230,7 @@ impl<'a> Workshop<'a> {
                     let clusters = dims.ff.div_ceil(CLUSTER) as usize;
                     Claims::new(clusters * chosen.len(), lead.threads())
                 }),
+                cycle_end: None,
             };
             lead.each(&mut workers, &|member, worker| task.work(member, worker));
             let fault = workers.iter().find_map(|worker| worker.fault);
@@ -224,13 +243,52 @@ impl<'a> Workshop<'a> {
                 break;
             }
         }
-        let (first, rest) = workers.split_first_mut().expect("a team has a member");
-        let total = first.sums();
-        for worker in rest {
-            accumulator::merge(total, worker.sums());
-        }
-        accumulator::finish(total, input.unit_exponent, out);
+        finish(&mut workers, input.unit_exponent, out);
         Ok(())
+    }
+
+    /// The neurons in slots, then the layer's reads of the cycle.
+    fn run_streamed(
+        &mut self,
+        streaming: Streaming,
+        lead: &mut Lead<'_>,
+        input: Input<'_>,
+        sums: &mut [u8],
+        out: &mut [f32],
+    ) -> Result<(), ClusterError> {
+        let end = self.layer_end(streaming, input.layer);
+        let clusters = streaming.held.div_ceil(CLUSTER) as usize;
+        let mut workers = Worker::team(lead.threads(), self.dims.hidden, sums);
+        let task = Task {
+            kernels: self.kernels,
+            shelf: self.shelf(),
+            observer: self.observer,
+            input,
+            clusters: (clusters > 0).then(|| Claims::new(clusters, lead.threads())),
+            cycle_end: Some(end),
+        };
+        lead.each(&mut workers, &|member, worker| task.work(member, worker));
+        if let Some(fault) = workers.iter().find_map(|worker| worker.fault) {
+            return Err(fault);
+        }
+        finish(&mut workers, input.unit_exponent, out);
+        Ok(())
+    }
+
+    /// The first read behind those of `layer`, which are counted. The first layer ever starts the
+    /// cycle.
+    fn layer_end(&mut self, streaming: Streaming, layer: u16) -> u64 {
+        let larder = self.larder;
+        if !larder.cycles() {
+            larder.start_cycle(streaming.layers, streaming.held);
+        }
+        let first = larder.next_read(layer);
+        let end = first + larder.reads_per_layer();
+        self.counters.hits += u64::from(streaming.held);
+        self.counters.misses += u64::from(self.dims.ff - streaming.held);
+        self.counters.reads += end - first;
+        self.counters.bytes += (first..end).map(|number| larder.cycle_bytes(number)).sum::<u64>();
+        end
     }
 
     fn shelf(&self) -> Shelf<'_> {
@@ -329,4 +387,14 @@ impl<'a> Workshop<'a> {
     pub fn larder(&self) -> &'a Larder<'a> {
         self.larder
     }
+}
+
+/// The sums of all workers become the output.
+fn finish(workers: &mut [Worker<'_>], unit_exponent: i32, out: &mut [f32]) {
+    let (first, rest) = workers.split_first_mut().expect("a team has a member");
+    let total = first.sums();
+    for worker in rest {
+        accumulator::merge(total, worker.sums());
+    }
+    accumulator::finish(total, unit_exponent, out);
 }

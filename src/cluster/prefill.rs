@@ -7,13 +7,14 @@
 
 use super::records::{Records, Shelf};
 use super::wave::WaveCursor;
-use super::{Chosen, ClusterError, GateUpBias, Workshop};
+use super::{Chosen, ClusterError, GateUpBias, Streaming, Workshop};
 use crate::kernel::{
     BATCH_TOKENS_MAX, Batch, Columns, DownBatch, Kernels, accumulator, accumulator_len,
 };
 use crate::plan::THREADS_MAX;
 use crate::plan::scratch::{BATCH_NEURONS, batch_share, batch_tile_bytes};
 use crate::predictor::Predictor;
+use crate::storage::Landed;
 use crate::sys::Lead;
 
 /// Neurons whose gates and ups are in the tiles at a time.
@@ -150,12 +151,16 @@ impl Task<'_> {
     }
 
     /// The neurons of the reads that landed.
-    fn landed(&self, share: &mut Share<'_>) -> Result<(), ClusterError> {
+    fn wave(&self, share: &mut Share<'_>) -> Result<(), ClusterError> {
         for landed in self.shelf.larder.wave() {
-            let landed = landed.map_err(ClusterError::from)?;
-            self.all(share, self.shelf.landed(&landed))?;
+            self.landed(share, &landed.map_err(ClusterError::from)?)?;
         }
         Ok(())
+    }
+
+    /// The neurons of a read.
+    fn landed(&self, share: &mut Share<'_>, landed: &Landed<'_>) -> Result<(), ClusterError> {
+        self.all(share, self.shelf.landed(landed))
     }
 
     fn all<'b>(
@@ -258,7 +263,10 @@ impl Workshop<'_> {
         lead.each(&mut shares, &|_, share| share.sums.fill(0));
         for expert in 0..self.dims.experts as u16 {
             if input.choices.iter().any(|chosen| chosen.expert() == expert) {
-                self.run_expert(lead, &input, expert, &mut shares)?;
+                match self.streaming {
+                    Some(streaming) => self.stream_layer(streaming, lead, &input, &mut shares)?,
+                    None => self.run_expert(lead, &input, expert, &mut shares)?,
+                }
             }
         }
         lead.each(&mut shares, &|_, share| share.finish(input.unit_exponent, hidden));
@@ -291,7 +299,7 @@ impl Workshop<'_> {
             larder.wait();
             if !wave.is_empty() {
                 lead.each(shares, &|_, share| {
-                    share.fault = share.fault.or_else(|| task.landed(share).err());
+                    share.fault = share.fault.or_else(|| task.wave(share).err());
                 });
             }
             larder.release();
@@ -300,6 +308,31 @@ impl Workshop<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A dense layer's neurons: those in slots, then its reads of the cycle.
+    fn stream_layer(
+        &mut self,
+        streaming: Streaming,
+        lead: &mut Lead<'_>,
+        input: &BatchInput<'_>,
+        shares: &mut Shares<'_>,
+    ) -> Result<(), ClusterError> {
+        let BatchInput { layer, bias, unit_exponent, .. } = *input;
+        let end = self.layer_end(streaming, layer);
+        let (kernels, shelf, larder) = (self.kernels, self.shelf(), self.larder);
+        let task = Task { kernels, shelf, layer, expert: 0, bias, unit_exponent };
+        lead.each(shares, &|_, share| share.fault = task.slots(share).err());
+        while let Some(taken) = larder.take_below(end) {
+            let landed = taken.landed()?;
+            lead.each(shares, &|_, share| {
+                share.fault = share.fault.or_else(|| task.landed(share, &landed).err());
+            });
+        }
+        match shares.iter().find_map(|share| share.fault) {
+            Some(fault) => Err(fault),
+            None => Ok(()),
+        }
     }
 
     /// Counts an expert's neurons by whether they have a slot; whether one has.

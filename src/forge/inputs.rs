@@ -80,6 +80,8 @@ struct DeviceFile {
     readers: u64,
     reads_in_flight: u64,
     read_bytes_max: u64,
+    ring_reads: u64,
+    ring_read_bytes: u64,
     huge_pages: bool,
     pin: bool,
 }
@@ -262,6 +264,8 @@ impl DeviceFile {
             readers: self.readers,
             reads_in_flight: self.reads_in_flight,
             read_bytes_max: self.read_bytes_max,
+            ring_reads: self.ring_reads,
+            ring_read_bytes: self.ring_read_bytes,
             huge_pages: self.huge_pages,
             pin: self.pin,
         }

@@ -356,7 +356,8 @@ fn image_text(path: &Path, header: &Header, verified: bool, json: bool) -> Resul
             "neurons": shape.neurons(), "records": types.records.name(), "down": types.down.name(),
             "resident": types.resident.name(), "head": types.head.name(),
             "embedding": types.embedding.name(), "record_bytes": record.raw_bytes(),
-            "records_per_block": record.per_block, "unit_bytes": record.unit_bytes,
+            "packing": shape.packing().name(), "records_per_block": record.per_block,
+            "unit_bytes": record.unit_bytes,
             "sections": sections, "verified": verified,
         });
         return Ok(format!("{value:#}\n"));
@@ -373,9 +374,10 @@ fn image_text(path: &Path, header: &Header, verified: bool, json: bool) -> Resul
     )?;
     writeln!(
         text,
-        "{} neurons of {} bytes, {} to a unit of {} bytes",
+        "{} neurons of {} bytes, {}, {} to a unit of {} bytes",
         shape.neurons(),
         record.raw_bytes(),
+        shape.packing().name(),
         record.per_block,
         record.unit_bytes
     )?;

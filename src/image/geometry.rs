@@ -189,8 +189,36 @@ pub struct Record {
     pub column_bytes: u64,
     /// Records that share one flash block; 1 where a record takes whole blocks.
     pub per_block: u64,
-    /// Bytes from one flash unit to the next: [`BLOCK_BYTES`] where records share one.
+    /// Bytes from one flash unit to the next: [`BLOCK_BYTES`] where records share one, the record's
+    /// own in the `tight` packing.
     pub unit_bytes: u64,
+}
+
+/// How records follow each other on flash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Packing {
+    /// In whole direct-I/O blocks, one or several to a unit: for reads of single neurons.
+    Aligned,
+    /// Back to back: for models that stream in order.
+    Tight,
+}
+
+impl Packing {
+    /// Name in tables and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Packing::Aligned => "aligned",
+            Packing::Tight => "tight",
+        }
+    }
+
+    /// Number in image headers.
+    pub const fn code(self) -> u32 {
+        match self {
+            Packing::Aligned => 0,
+            Packing::Tight => 1,
+        }
+    }
 }
 
 impl Record {
@@ -206,6 +234,22 @@ impl Record {
         }
         let per_block = BLOCK_BYTES / raw;
         Record { row_bytes, column_bytes, per_block, unit_bytes: BLOCK_BYTES }
+    }
+
+    /// The `tight` packing.
+    pub const fn tight(rows: WeightType, down: WeightType, hidden: u64) -> Record {
+        let record = Record::aligned(rows, down, hidden);
+        Record { per_block: 1, unit_bytes: record.raw_bytes(), ..record }
+    }
+
+    /// Bytes of blocks, beyond those of its records, that a read takes at most.
+    pub const fn read_slack(&self) -> u64 {
+        if self.unit_bytes.is_multiple_of(BLOCK_BYTES) { 0 } else { 2 * BLOCK_BYTES }
+    }
+
+    /// Most units of a read into `bytes` of memory.
+    pub const fn units_in(&self, bytes: u64) -> u64 {
+        bytes.saturating_sub(self.read_slack()) / self.unit_bytes
     }
 
     /// Bytes of a record on flash without padding.

@@ -4,7 +4,7 @@
 //! is the first thing looked at, the file's length the second; a section is read only where the
 //! header says it lies inside the file.
 
-use super::geometry::{BLOCK_BYTES, WeightType};
+use super::geometry::{BLOCK_BYTES, Packing, WeightType};
 use super::shape::{ActivationFn, Biases, Shape, Types};
 use super::tag::crc32c;
 use bytemuck::{Pod, Zeroable};
@@ -119,7 +119,9 @@ pub struct Header {
     window: u32,
     /// 0 where it is 1.
     attention_factor: f32,
-    unused: [u32; 2],
+    /// See [`Packing::code`].
+    packing: u32,
+    unused: u32,
     reserved: [[u8; 16]; RESERVED / 16],
 }
 
@@ -172,6 +174,13 @@ pub enum HeaderError {
         /// What the image says.
         found: WeightType,
     },
+    /// Its records follow each other in another way.
+    Packing {
+        /// What the model's records need.
+        wanted: Packing,
+        /// Code in the image.
+        found: u32,
+    },
     /// The image is of another model.
     Mismatch {
         /// Name of the differing field.
@@ -223,6 +232,13 @@ impl fmt::Display for HeaderError {
                 wanted.name(),
                 found.name()
             ),
+            HeaderError::Packing { wanted, found } => write!(
+                f,
+                "its records are packed in way {found}, this engine reads those of such a model \
+                 in way {} ({}); make it again: ganglion-forge pack MODEL.gguf IMAGE",
+                wanted.code(),
+                wanted.name()
+            ),
             HeaderError::Mismatch { name, wanted, found } => write!(
                 f,
                 "it is of another model: the plan wants {name} = {wanted}, the image has {found}; \
@@ -267,6 +283,7 @@ impl Header {
         header.context_trained = constants.context_trained;
         header.biases = shape.biases.code();
         header.window = shape.window as u32;
+        header.packing = shape.packing().code();
         if constants.attention_factor != 1.0 {
             header.attention_factor = constants.attention_factor;
         }
@@ -427,10 +444,15 @@ impl Header {
             ("the head", types.head, own_types.head),
             ("embeddings", types.embedding, own_types.embedding),
         ];
-        match pairs.into_iter().find(|(_, wanted, found)| wanted != found) {
-            Some((name, wanted, found)) => Err(HeaderError::Types { name, wanted, found }),
-            None => Ok(()),
+        if let Some((name, wanted, found)) =
+            pairs.into_iter().find(|(_, wanted, found)| wanted != found)
+        {
+            return Err(HeaderError::Types { name, wanted, found });
         }
+        if self.packing != shape.packing().code() {
+            return Err(HeaderError::Packing { wanted: shape.packing(), found: self.packing });
+        }
+        Ok(())
     }
 
     fn checksum(&self) -> u32 {

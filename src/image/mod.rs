@@ -17,7 +17,7 @@ pub mod shape;
 pub mod tag;
 pub mod tokenizer;
 
-pub use geometry::{Record, WeightType};
+pub use geometry::{Packing, Record, WeightType};
 pub use header::{Header, HeaderError, Section, SectionKind};
 pub use resident::Resident;
 pub use shape::{ActivationFn, Biases, Shape, Types};

@@ -3,7 +3,7 @@
 //! Read from `plans/models/*.toml` by the planner, from the header by the engine; the two must
 //! agree before a byte of weights is used.
 
-use super::geometry::{BLOCK_BYTES, Record, TAG_BYTES, WeightType, round_up};
+use super::geometry::{BLOCK_BYTES, Packing, Record, TAG_BYTES, WeightType, round_up};
 
 /// Most neurons: a table entry has 31 bits for a slot plus one.
 pub const NEURONS_MAX: u64 = (1 << 31) - 2;
@@ -203,6 +203,16 @@ impl Shape {
         self.experts > 1
     }
 
+    /// Whether every token needs every neuron, so that the order of their use never changes.
+    pub const fn is_dense(&self) -> bool {
+        !self.is_routed() && matches!(self.activation, ActivationFn::SiLu | ActivationFn::Gelu)
+    }
+
+    /// How its records are packed: what is always needed in order is read in order.
+    pub const fn packing(&self) -> Packing {
+        if self.is_dense() { Packing::Tight } else { Packing::Aligned }
+    }
+
     /// Neurons of the whole model.
     pub const fn neurons(&self) -> u64 {
         self.layers * self.experts * self.ff
@@ -227,7 +237,10 @@ pub struct Types {
 impl Types {
     /// The record layout of these types for `shape`.
     pub const fn record(&self, shape: &Shape) -> Record {
-        Record::aligned(self.records, self.down, shape.hidden)
+        match shape.packing() {
+            Packing::Aligned => Record::aligned(self.records, self.down, shape.hidden),
+            Packing::Tight => Record::tight(self.records, self.down, shape.hidden),
+        }
     }
 
     /// Number of both types of the records, in image headers and in the hash of the numerics: that
@@ -252,7 +265,7 @@ impl Types {
     /// Bytes of one (layer, expert)'s records on flash.
     pub const fn expert_bytes(&self, shape: &Shape) -> u64 {
         let record = self.record(shape);
-        record.units(shape.ff) * record.unit_bytes
+        round_up(record.units(shape.ff) * record.unit_bytes, BLOCK_BYTES)
     }
 
     /// Bytes of one embedding row on flash, its tag included.

@@ -60,10 +60,12 @@ const fn check_sums(plan: &Plan) -> Result<(), PlanError> {
         });
     }
     let whole = plan.slot_count >= inputs.shape.neurons();
-    if !whole && plan.unused_bytes > plan.slot_bytes + UNUSED_MAX {
+    // Where neurons stream, each layer has as many slots.
+    let last = if plan.streams { plan.slot_bytes * inputs.shape.layers } else { plan.slot_bytes };
+    if !whole && plan.unused_bytes > last + UNUSED_MAX {
         return Err(PlanError::Sum {
-            rule: "a budget smaller than the model is used but for one slot and 2 MiB",
-            wanted: plan.slot_bytes + UNUSED_MAX,
+            rule: "a budget smaller than the model is used but for the next slots and 2 MiB",
+            wanted: last + UNUSED_MAX,
             found: plan.unused_bytes,
         });
     }
@@ -90,6 +92,7 @@ const fn compare(plan: &Plan, again: &Plan) -> Result<(), PlanError> {
         ("unused_bytes", plan.unused_bytes, again.unused_bytes),
         ("slot_bytes", plan.slot_bytes, again.slot_bytes),
         ("slot_count", plan.slot_count, again.slot_count),
+        ("streams", plan.streams as u64, again.streams as u64),
         ("reads_per_token_max", plan.reads_per_token_max, again.reads_per_token_max),
         ("probes_per_token_max", plan.probes_per_token_max, again.probes_per_token_max),
     ];

@@ -29,6 +29,10 @@ pub struct Device {
     pub reads_in_flight: u64,
     /// Largest read, and bytes of a staging buffer; a multiple of the flash block.
     pub read_bytes_max: u64,
+    /// Reads in flight of a dense model, each with its own part of the ring; a power of two.
+    pub ring_reads: u64,
+    /// Largest of these reads; a multiple of the flash block.
+    pub ring_read_bytes: u64,
     /// Whether to ask for huge pages.
     pub huge_pages: bool,
     /// Whether to pin each worker to a core.

@@ -1,7 +1,7 @@
 //! The plan as text: `ganglion plan` prints it, `plans/expected/` holds it.
 
 use super::inputs::Lock;
-use super::region::{Life, RegionId};
+use super::region::Life;
 use super::solve::Plan;
 use core::fmt::{self, Write};
 
@@ -32,8 +32,8 @@ pub fn report(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
         inputs.device_name,
         inputs.threads,
         inputs.device.readers,
-        inputs.device.reads_in_flight,
-        inputs.device.read_bytes_max,
+        plan.reads().0,
+        plan.reads().1,
         match inputs.lock {
             Lock::Demand => "demanded",
             Lock::Try => "tried",
@@ -103,18 +103,18 @@ fn sums(plan: &Plan, out: &mut dyn Write) -> fmt::Result {
     writeln!(out)?;
     writeln!(
         out,
-        "cache     {} slots of {} bytes hold {}.{} % of {neurons} neurons",
+        "cache     {} slots of {} bytes hold {}.{} % of {neurons} neurons{}",
         plan.slot_count,
         plan.slot_bytes,
         plan.slot_count * 100 / neurons,
         plan.slot_count * 1000 / neurons % 10,
+        if plan.streams { ", always the same ones; the others stream in order" } else { "" },
     )?;
     writeln!(
         out,
         "a token   at most {} reads, {} cache look-ups",
         plan.reads_per_token_max, plan.probes_per_token_max
     )?;
-    debug_assert!(plan.region(RegionId::Slots).bytes > 0);
     Ok(())
 }
 

@@ -9,10 +9,10 @@ use super::inputs::{Device, Inputs};
 use super::numerics::KvType;
 use super::region::{Life, REGIONS, Region, RegionId};
 use super::scratch::{BATCH_TOKENS_MAX, accumulator_len, batch_code_stride, batch_tiles_bytes};
-use crate::image::Resident;
 use crate::image::geometry::{
     BLOCK_BYTES, GROUP, SLOT_ALIGN, TAG_BYTES, padded_groups, padded_len, round_up,
 };
+use crate::image::{Resident, Shape};
 
 /// Smallest cache: fewer slots than this hold nothing worth looking up.
 pub const SLOTS_MIN: u64 = 64;
@@ -41,6 +41,10 @@ pub struct Plan {
     pub slot_bytes: u64,
     /// Slots of the cache.
     pub slot_count: u64,
+    /// Whether the neurons without a slot stream in order, through a ring: those of a dense model
+    /// that is larger than its memory. Then the slots hold the first neurons of each layer, always
+    /// the same: a cache that lets go would let go of each just before it is needed.
+    pub streams: bool,
     /// Most reads of a token.
     pub reads_per_token_max: u64,
     /// Most cache look-ups of a token.
@@ -56,6 +60,11 @@ impl Plan {
     /// Everything the plan allows the process to use.
     pub const fn total_bytes(&self) -> u64 {
         self.inputs.device.process_bytes + self.page_table_bytes + self.arena_bytes
+    }
+
+    /// Reads in flight and the bytes of each.
+    pub const fn reads(&self) -> (u64, u64) {
+        reads(&self.inputs, self.slot_count)
     }
 
     /// Threads with a stack in the arena: readers, and workers beside the main thread.
@@ -76,7 +85,7 @@ pub const fn solve(inputs: Inputs) -> Result<Plan, PlanError> {
     let shape = &inputs.shape;
     let slot_bytes = inputs.numerics.types.record(shape).slot_bytes();
     let fixed = place(&inputs, slot_bytes, 0);
-    let least = total(&inputs.device, place(&inputs, slot_bytes, SLOTS_MIN).1);
+    let least = least(&inputs, slot_bytes);
     if least > inputs.budget_bytes {
         return Err(PlanError::BudgetTooSmall {
             budget_bytes: inputs.budget_bytes,
@@ -88,8 +97,7 @@ pub const fn solve(inputs: Inputs) -> Result<Plan, PlanError> {
     }
     let slot_count = fill(&inputs, slot_bytes);
     let (regions, arena_bytes) = place(&inputs, slot_bytes, slot_count);
-    let units =
-        shape.layers * shape.experts_used * inputs.numerics.types.record(shape).units(shape.ff);
+    let record = inputs.numerics.types.record(shape);
     Ok(Plan {
         inputs,
         regions,
@@ -98,7 +106,13 @@ pub const fn solve(inputs: Inputs) -> Result<Plan, PlanError> {
         unused_bytes: inputs.budget_bytes - total(&inputs.device, arena_bytes),
         slot_bytes,
         slot_count,
-        reads_per_token_max: units + 1,
+        streams: streams(&inputs, slot_count),
+        reads_per_token_max: 1 + if shape.is_dense() {
+            let streamed = shape.ff - slot_count / shape.layers;
+            shape.layers * streamed.div_ceil(record.units_in(reads(&inputs, slot_count).1))
+        } else {
+            shape.layers * shape.experts_used * record.units(shape.ff)
+        },
         probes_per_token_max: shape.layers * shape.experts_used * shape.ff,
     })
 }
@@ -115,14 +129,17 @@ const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
         return Err(PlanError::KvGroups { found: head_dim });
     }
     let d = &inputs.device;
-    let unit = inputs.numerics.types.record(&inputs.shape).unit_bytes;
+    let record = inputs.numerics.types.record(&inputs.shape);
+    let least_read = record.unit_bytes + record.read_slack();
     let settings = [
         ("page_bytes", d.page_bytes, 4096, 65536),
         ("process_bytes", d.process_bytes, 1 << 16, 1 << 32),
         ("stack_bytes", d.stack_bytes, 32768, 1 << 24),
         ("readers", d.readers, 1, READERS_MAX),
         ("reads_in_flight", d.reads_in_flight, 1, READS_MAX),
-        ("read_bytes_max", d.read_bytes_max, unit, 1 << 24),
+        ("read_bytes_max", d.read_bytes_max, least_read, 1 << 24),
+        ("ring_reads", d.ring_reads, 1, READS_MAX),
+        ("ring_read_bytes", d.ring_read_bytes, least_read, 1 << 24),
         ("context_tokens", inputs.context_tokens, 1, 1 << 20),
         ("prefill_tokens", inputs.prefill_tokens, 1, BATCH_TOKENS_MAX),
         ("threads", inputs.threads, 1, THREADS_MAX),
@@ -136,8 +153,16 @@ const fn check_inputs(inputs: &Inputs) -> Result<(), PlanError> {
         }
         i += 1;
     }
-    let powers = [("page_bytes", d.page_bytes), ("reads_in_flight", d.reads_in_flight)];
-    let blocks = [("read_bytes_max", d.read_bytes_max), ("stack_bytes", d.stack_bytes)];
+    let powers = [
+        ("page_bytes", d.page_bytes),
+        ("reads_in_flight", d.reads_in_flight),
+        ("ring_reads", d.ring_reads),
+    ];
+    let blocks = [
+        ("read_bytes_max", d.read_bytes_max),
+        ("stack_bytes", d.stack_bytes),
+        ("ring_read_bytes", d.ring_read_bytes),
+    ];
     let mut i = 0;
     while i < powers.len() {
         let (name, found) = powers[i];
@@ -160,21 +185,60 @@ pub const READERS_MAX: u64 = 16;
 /// Most reads in flight.
 pub const READS_MAX: u64 = 256;
 
-/// The most slots that fit the budget, no more than there are neurons.
+/// Fewest slots: of a model that streams, one for each layer.
+const fn slots_min(shape: &Shape) -> u64 {
+    if shape.is_dense() { shape.layers } else { SLOTS_MIN }
+}
+
+const fn streams(inputs: &Inputs, slots: u64) -> bool {
+    inputs.shape.is_dense() && slots < inputs.shape.neurons()
+}
+
+/// Bytes of the smallest budget. A dense model of a few layers may take less whole than its ring.
+const fn least(inputs: &Inputs, slot_bytes: u64) -> u64 {
+    let fewest = bytes_with(inputs, slot_bytes, slots_min(&inputs.shape));
+    let whole = bytes_with(inputs, slot_bytes, inputs.shape.neurons());
+    if inputs.shape.is_dense() && whole < fewest { whole } else { fewest }
+}
+
+/// The most slots that fit the budget, no more than there are neurons. Where the others stream,
+/// as many for each layer.
 const fn fill(inputs: &Inputs, slot_bytes: u64) -> u64 {
-    let (mut low, mut high) = (SLOTS_MIN, inputs.shape.neurons());
-    if high <= low {
-        return low;
+    let shape = &inputs.shape;
+    let least = slots_min(shape);
+    if bytes_with(inputs, slot_bytes, shape.neurons()) <= inputs.budget_bytes {
+        return if shape.neurons() > least { shape.neurons() } else { least };
     }
+    let step = if shape.is_dense() { shape.layers } else { 1 };
+    let (mut low, mut high) = (least / step, shape.neurons() / step);
     while low < high {
         let middle = low + (high - low).div_ceil(2);
-        if total(&inputs.device, place(inputs, slot_bytes, middle).1) <= inputs.budget_bytes {
+        if bytes_with(inputs, slot_bytes, middle * step) <= inputs.budget_bytes {
             low = middle;
         } else {
             high = middle - 1;
         }
     }
-    low
+    low * step
+}
+
+/// Reads in flight and the bytes of each. Those that stream are large, but no larger than a layer;
+/// where all neurons have slots, the smaller of both kinds is enough.
+const fn reads(inputs: &Inputs, slots: u64) -> (u64, u64) {
+    let (d, types) = (&inputs.device, &inputs.numerics.types);
+    let small = (d.reads_in_flight, d.read_bytes_max);
+    if !inputs.shape.is_dense() {
+        return small;
+    }
+    let layer = types.expert_bytes(&inputs.shape) + types.record(&inputs.shape).read_slack();
+    let large = (d.ring_reads, if layer < d.ring_read_bytes { layer } else { d.ring_read_bytes });
+    let is_less = small.0 * (small.1 + REQUEST_BYTES) < large.0 * (large.1 + REQUEST_BYTES);
+    if !streams(inputs, slots) && is_less { small } else { large }
+}
+
+/// Bytes of a budget with this many slots.
+const fn bytes_with(inputs: &Inputs, slot_bytes: u64, slots: u64) -> u64 {
+    total(&inputs.device, place(inputs, slot_bytes, slots).1)
 }
 
 const fn total(device: &Device, arena_bytes: u64) -> u64 {
@@ -262,6 +326,7 @@ const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64
     let (context, chunk) = (inputs.context_tokens, inputs.prefill_tokens);
     let widest = if s.hidden > s.query_dim() { s.hidden } else { s.query_dim() };
     let kv_bytes = s.layers * s.kv_heads * context * n.kv.row_bytes(s.head_dim);
+    let (read_count, read_bytes) = reads(inputs, slots);
     match id {
         RegionId::Resident => Resident::new(s, &n.types).bytes,
         RegionId::Tokenizer => round_up(s.tokenizer_bytes, BLOCK_BYTES),
@@ -270,9 +335,9 @@ const fn size(inputs: &Inputs, slot_bytes: u64, slots: u64, id: RegionId) -> u64
         RegionId::Table => s.neurons() * 4,
         RegionId::Owners => slots * 4,
         RegionId::Slots => slots * slot_bytes,
-        RegionId::Staging => d.reads_in_flight * d.read_bytes_max,
-        RegionId::Requests => d.reads_in_flight * REQUEST_BYTES,
-        RegionId::StagingStates => d.reads_in_flight * 4,
+        RegionId::Staging => read_count * read_bytes,
+        RegionId::Requests => read_count * REQUEST_BYTES,
+        RegionId::StagingStates => read_count * 4,
         RegionId::EmbeddingRow => {
             round_up(n.types.embedding.row_bytes(s.hidden) + TAG_BYTES, BLOCK_BYTES) + BLOCK_BYTES
         }

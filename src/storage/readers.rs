@@ -4,6 +4,7 @@
 //! `k`-th read to land is written into the landing word of cell `k % depth`, where the worker that
 //! drew ticket `k` waits for it.
 
+use super::cycle::Cycle;
 use super::error::StorageError;
 use super::records::RecordMap;
 use crate::arena::{Staging, View};
@@ -36,9 +37,9 @@ pub struct RequestCell {
     first_unit: AtomicU32,
     units: AtomicU32,
     /// Buffer of the landing drawn by this cell's ticket, plus one; 0 while nothing landed.
-    landing: WaitWord,
+    pub(super) landing: WaitWord,
     /// How the read of this cell ended: see `encode`.
-    outcome: AtomicU64,
+    pub(super) outcome: AtomicU64,
 }
 
 const _: () = assert!(size_of::<RequestCell>() == 64);
@@ -67,14 +68,15 @@ pub struct Larder<'a> {
     file: File,
     map: RecordMap,
     crc: Crc32c,
-    cells: &'a [RequestCell],
-    staging: Staging<'a>,
+    pub(super) cells: &'a [RequestCell],
+    pub(super) staging: Staging<'a>,
     submitted: WaitWord,
     claimed: AtomicU32,
     landed: AtomicU32,
     taken: AtomicU32,
     released: AtomicU32,
     stop: AtomicBool,
+    pub(super) cycle: Cycle,
 }
 
 /// A read that landed, seen by the worker that took it.
@@ -107,6 +109,7 @@ impl<'a> Larder<'a> {
             taken: AtomicU32::new(0),
             released: AtomicU32::new(0),
             stop: AtomicBool::new(false),
+            cycle: Cycle::new(),
         }
     }
 
@@ -117,7 +120,7 @@ impl<'a> Larder<'a> {
 
     /// Largest read in flash units.
     pub fn units_max(&self) -> u32 {
-        (self.staging.buffer_bytes() as u64 / self.map.record.unit_bytes) as u32
+        self.map.record.units_in(self.staging.buffer_bytes() as u64) as u32
     }
 
     /// Where records lie.
@@ -181,6 +184,11 @@ impl<'a> Larder<'a> {
 
     /// Body of a reader: serves requests until [`Larder::stop`].
     pub fn serve(&self) {
+        self.serve_waves();
+        self.serve_cycle();
+    }
+
+    fn serve_waves(&self) {
         while let Some(number) = self.claim() {
             let buffer = self.index(number);
             let cell = &self.cells[buffer];
@@ -197,6 +205,18 @@ impl<'a> Larder<'a> {
     /// Lets the readers leave once they have nothing in hand.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
+        self.submitted.add(1);
+        self.leave_cycle();
+    }
+
+    /// Whether the readers were told to leave.
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Lets the readers leave the waves for the cycle.
+    pub(super) fn wake_readers(&self) {
+        assert!(self.submitted.load() == self.released.load(Ordering::Relaxed), "no wave is out");
         self.submitted.add(1);
     }
 
@@ -228,7 +248,7 @@ impl<'a> Larder<'a> {
     fn claim(&self) -> Option<u32> {
         loop {
             let end = self.submitted.load();
-            if self.stop.load(Ordering::SeqCst) {
+            if self.stopped() || self.cycle.runs() {
                 return None;
             }
             let next = |claimed: u32| (claimed != end).then_some(claimed.wrapping_add(1));
@@ -239,7 +259,7 @@ impl<'a> Larder<'a> {
         }
     }
 
-    fn read_run(&self, run: &Run, into: &mut [u8]) -> Result<(), StorageError> {
+    pub(super) fn read_run(&self, run: &Run, into: &mut [u8]) -> Result<(), StorageError> {
         let (offset, length) = self.map.bytes(run);
         let bytes = &mut into[..length];
         let mut result = Ok(());
@@ -278,7 +298,7 @@ const KIND_SHORT: u64 = 2;
 const KIND_TAG: u64 = 3;
 
 /// An outcome in one word, kind above 32 bits of detail, so that a cell needs no lock.
-fn encode(outcome: Result<(), StorageError>) -> u64 {
+pub(super) fn encode(outcome: Result<(), StorageError>) -> u64 {
     match outcome {
         Ok(()) => 0,
         Err(StorageError::Read { error: ReadError::Errno(errno), .. }) => {
@@ -292,7 +312,7 @@ fn encode(outcome: Result<(), StorageError>) -> u64 {
     }
 }
 
-fn decode(word: u64, run: &Run, offset: u64) -> Result<(), StorageError> {
+pub(super) fn decode(word: u64, run: &Run, offset: u64) -> Result<(), StorageError> {
     let detail = word as u32;
     let read = |error| Err(StorageError::Read { offset, error });
     match word >> 32 {

@@ -33,12 +33,23 @@ impl RecordMap {
         }
     }
 
-    /// Byte offset and length of a run in the image.
+    /// Byte offset and length in the image of the blocks that hold a run.
     pub fn bytes(&self, run: &Run) -> (u64, usize) {
+        let start = self.start(run);
+        let end = round_up(start + u64::from(run.units) * self.record.unit_bytes, BLOCK_BYTES);
+        let first = start / BLOCK_BYTES * BLOCK_BYTES;
+        (first, (end - first) as usize)
+    }
+
+    fn start(&self, run: &Run) -> u64 {
         let expert = u64::from(run.layer) * self.experts + u64::from(run.expert);
-        let unit = self.record.unit_bytes;
         let offset = self.records_offset + expert * self.expert_bytes;
-        (offset + u64::from(run.first_unit) * unit, (u64::from(run.units) * unit) as usize)
+        offset + u64::from(run.first_unit) * self.record.unit_bytes
+    }
+
+    /// Neurons of an expert.
+    pub fn ff(&self) -> u32 {
+        self.ff as u32
     }
 
     /// Neurons of a run: the last unit of an expert may hold fewer.
@@ -56,7 +67,8 @@ impl RecordMap {
     /// The records from `neuron` on within the bytes of its run.
     pub fn records_from<'a>(&self, run: &Run, bytes: &'a [u8], neuron: u32) -> &'a [u8] {
         let start = self.record.offset(u64::from(run.first_unit) * self.record.per_block);
-        &bytes[(self.record.offset(u64::from(neuron)) - start) as usize..]
+        let lead = self.start(run) % BLOCK_BYTES;
+        &bytes[(lead + self.record.offset(u64::from(neuron)) - start) as usize..]
     }
 
     /// Verifies both tags of every record of a run.

@@ -16,9 +16,9 @@ fn weights() -> impl Strategy<Value = WeightType> {
 fn shapes() -> impl Strategy<Value = Shape> {
     let widths = (1..=20u64, 1..=5000u64, 1..=8u64, 1..=8u64, 1..=16u64);
     let rest =
-        (1..=40u64, 1..=16u64, 1..=3000u64, 1..=70_000u64, any::<[bool; 4]>(), 1..=5_000_000u64);
+        (1..=40u64, 1..=16u64, 1..=3000u64, 1..=70_000u64, any::<[bool; 5]>(), 1..=5_000_000u64);
     (widths, rest).prop_map(|((layers, hidden, kv_heads, group, sixteens), rest)| {
-        let (experts, used, ff, vocab, [tied, qkv, output, ffn_bias], tokenizer_bytes) = rest;
+        let (experts, used, ff, vocab, [tied, qkv, output, ffn_bias, silu], tokenizer_bytes) = rest;
         Shape {
             layers,
             hidden,
@@ -29,7 +29,7 @@ fn shapes() -> impl Strategy<Value = Shape> {
             experts_used: used.min(experts),
             ff,
             vocab,
-            activation: ActivationFn::DRelu,
+            activation: if silu { ActivationFn::SiLu } else { ActivationFn::DRelu },
             tied,
             biases: Biases { qkv, output, ffn: ffn_bias && experts == 1 },
             window: 0,
@@ -50,8 +50,10 @@ fn numerics() -> impl Strategy<Value = Numerics> {
 
 fn devices() -> impl Strategy<Value = Device> {
     let pages = prop::sample::select(vec![4096, 16384, 65536]);
-    (pages, 1 << 16..8_000_000u64, 8..=64u64, 1..=16u64, 0..=8u32, 8..=100u64, any::<[bool; 2]>())
-        .prop_map(|(page_bytes, process_bytes, stack, readers, reads, blocks, [huge, pin])| {
+    let counts = (8..=64u64, 1..=16u64, 0..=8u32, 0..=8u32);
+    (pages, 1 << 16..8_000_000u64, counts, [8..=100u64, 8..=1000], any::<[bool; 2]>()).prop_map(
+        |(page_bytes, process_bytes, counts, [blocks, ring_blocks], [huge, pin])| {
+            let (stack, readers, reads, ring) = counts;
             Device {
                 page_bytes,
                 process_bytes,
@@ -59,10 +61,13 @@ fn devices() -> impl Strategy<Value = Device> {
                 readers,
                 reads_in_flight: 1 << reads,
                 read_bytes_max: blocks * 4096,
+                ring_reads: 1 << ring,
+                ring_read_bytes: ring_blocks * 4096,
                 huge_pages: huge,
                 pin,
             }
-        })
+        },
+    )
 }
 
 /// The width of a head that keys and values of this type can have.
@@ -122,13 +127,17 @@ proptest! {
         prop_assert!(plan.total_bytes() <= inputs.budget_bytes);
         prop_assert_eq!(plan.total_bytes() + plan.unused_bytes, inputs.budget_bytes);
         let whole = plan.slot_count >= inputs.shape.neurons();
-        prop_assert!(whole || plan.unused_bytes <= plan.slot_bytes + 2 * MIB);
+        // Slots are added one by one, or one to each layer where the others stream.
+        let step = if inputs.shape.is_dense() { inputs.shape.layers } else { 1 };
+        prop_assert_eq!(plan.streams, inputs.shape.is_dense() && !whole);
+        prop_assert!(whole || plan.unused_bytes <= step * plan.slot_bytes + 2 * MIB);
         prop_assert!(plan.slot_count <= inputs.shape.neurons().max(64));
         prop_assert!(plan.arena_bytes.is_multiple_of(inputs.device.page_bytes));
         prop_assert_eq!(solve(inputs), Ok(plan), "the same inputs, another plan");
-        // One slot more costs itself, its owner word, two alignments, and the pages they begin.
+        // A slot more costs itself, its owner word, two alignments, and the pages they begin.
         let page = inputs.device.page_bytes;
-        let arena = (plan.arena_bytes + plan.slot_bytes + 4 + 64 + 4096).next_multiple_of(page);
+        let slots = step * (plan.slot_bytes + 4);
+        let arena = (plan.arena_bytes + slots + 64 + 4096).next_multiple_of(page);
         let more = arena + tables(page, arena) - plan.arena_bytes - plan.page_table_bytes;
         prop_assert!(whole || plan.unused_bytes < more, "{} bytes hold a slot", plan.unused_bytes);
     }
@@ -143,7 +152,8 @@ proptest! {
         let small = solve(Inputs { budget_bytes, ..inputs }).unwrap();
         let large = solve(Inputs { budget_bytes: budget_bytes + more, ..inputs }).unwrap();
         prop_assert!(large.slot_count >= small.slot_count);
-        prop_assert!(large.reads_per_token_max == small.reads_per_token_max);
+        let (few, many) = (large.reads_per_token_max, small.reads_per_token_max);
+        prop_assert!(few == many || small.streams && few < many);
     }
 
     #[test]
@@ -198,7 +208,7 @@ fn wild() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..70_000u64, (0..64u32).prop_map(|bit| 1 << bit)]
 }
 
-const FIELDS: usize = 20;
+const FIELDS: usize = 22;
 
 /// A number of the inputs, and the word a message must use for it.
 fn field_of(inputs: &mut Inputs, field: usize) -> (&'static str, &mut u64) {
@@ -220,6 +230,8 @@ fn field_of(inputs: &mut Inputs, field: usize) -> (&'static str, &mut u64) {
         ("readers", &mut d.readers),
         ("reads_in_flight", &mut d.reads_in_flight),
         ("read_bytes_max", &mut d.read_bytes_max),
+        ("ring_reads", &mut d.ring_reads),
+        ("ring_read_bytes", &mut d.ring_read_bytes),
         ("context_tokens", &mut inputs.context_tokens),
         ("prefill_tokens", &mut inputs.prefill_tokens),
         ("threads", &mut inputs.threads),
@@ -242,6 +254,8 @@ fn a_number_that_is_no_multiple_is_told_so() {
         ),
         (device(Device { reads_in_flight: 33, ..demo.device }), "flight is 33", "power of two"),
         (device(Device { stack_bytes: 65537, ..demo.device }), "stack_bytes is 65537", "of 4096"),
+        (device(Device { ring_reads: 3, ..demo.device }), "ring_reads is 3", "power of two"),
+        (device(Device { ring_read_bytes: 5000, ..demo.device }), "bytes is 5000", "of 4096"),
         (device(Device { read_bytes_max: 5000, ..demo.device }), "bytes_max is 5000", "of 4096"),
         (shape(Shape { kv_heads: 3, ..demo.shape }), "(a multiple of kv_heads) is 8", "of 3"),
         (shape(Shape { head_dim: 24, ..demo.shape }), "(a multiple of 16) is 24", "of 16"),
