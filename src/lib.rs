@@ -17,7 +17,7 @@
 //!  8 model      the living room: the forward pass
 //!  9 token      the voice: tokenizer, sampler, chat templates
 //! 10 cli        the door: run, chat, bench, plan, check
-//!    forge      std only (feature `host`): shape, pack, inspect, plan
+//!    forge      std only (feature `host`): shape, pack, inspect, eval, plan
 //! ```
 #![cfg_attr(not(any(test, feature = "host")), no_std)]
 

@@ -272,12 +272,14 @@ impl Case {
     }
 
     fn compare(&self, session: &mut Session<'_>) -> Result<(f64, Vec<u32>), Fault> {
-        let mut worst = 0.0f64;
+        let (mut worst, mut each) = (0.0f64, Vec::new());
         for (position, &token) in self.tokens.iter().enumerate() {
             session.model.forward(token, position)?;
-            for (ours, theirs) in session.model.logits()?.iter().zip(&self.reference[position]) {
+            let logits = session.model.logits()?;
+            for (ours, theirs) in logits.iter().zip(&self.reference[position]) {
                 worst = worst.max((f64::from(*ours) - theirs).abs());
             }
+            each.push(bits(logits));
         }
         let one_by_one = bits(session.model.logits()?);
         for chunk in [self.tokens.len().min(session.chunk), 5] {
@@ -291,6 +293,16 @@ impl Case {
                 self.name,
                 session.model.kernels().isa().name()
             );
+        }
+        for chunk in [self.tokens.len().min(session.chunk), 5, 1] {
+            for first in (0..self.tokens.len()).step_by(chunk) {
+                let tokens = &self.tokens[first..self.tokens.len().min(first + chunk)];
+                session.model.prefill_every(tokens, first)?;
+                for line in 0..tokens.len() {
+                    let same = bits(session.model.logits_of(line)?) == each[first + line];
+                    assert!(same, "{}: line {line} of {first}, chunks of {chunk}", self.name);
+                }
+            }
         }
         Ok((worst, one_by_one))
     }

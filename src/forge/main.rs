@@ -1,7 +1,11 @@
 //! `ganglion-forge`: the host tool. `ganglion-forge help` lists what it does.
 
 use anyhow::{Context, Result};
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use ganglion::forge::eval::{
+    CHUNKS_MAX, CONTEXT_MAX, CONTEXT_MIN, EvalError, Request, evaluate, evaluation_json,
+    evaluation_text,
+};
 use ganglion::forge::inputs::{self, byte_count};
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::open::open_model;
@@ -13,7 +17,7 @@ use ganglion::forge::synth::{SynthType, synth};
 use ganglion::forge::verify::{VerifyError, open_image, verify_image};
 use ganglion::image::tokenizer::ChatTemplate;
 use ganglion::image::{Header, SectionKind, Types, WeightType};
-use ganglion::plan::{bytes, check, report, solve};
+use ganglion::plan::{THREADS_MAX, bytes, check, report, solve};
 use ganglion::sys::exit;
 use ganglion::token::Tokenizer;
 use serde_json::json;
@@ -81,6 +85,9 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Score a text: perplexity, and how near a reference's probabilities are.
+    #[command(after_help = "Example:\n  ganglion-forge eval model.image --text wiki.test.raw")]
+    Eval(EvalArguments),
     /// Make a model file of random weights, where bytes matter and text does not.
     #[command(
         after_help = "Example:\n  ganglion-forge synth plans/models/NAME.toml random.gguf --type q4"
@@ -111,6 +118,33 @@ enum Command {
     },
 }
 
+#[derive(Args)]
+struct EvalArguments {
+    /// The image.
+    image: PathBuf,
+    /// The text, a file.
+    #[arg(long)]
+    text: PathBuf,
+    /// Tokens of a chunk: the second half of each is scored [default: the reference's, or 512].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(CONTEXT_MIN..=CONTEXT_MAX))]
+    context: Option<u64>,
+    /// Chunks from the text's start [default: the reference's, or 4].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=CHUNKS_MAX))]
+    chunks: Option<u64>,
+    /// Compare with what `llama-perplexity --save-all-logits` wrote of the same text.
+    #[arg(long)]
+    reference: Option<PathBuf>,
+    /// What the engine may use [default: everything is resident].
+    #[arg(long, value_parser = budget_bytes)]
+    budget: Option<u64>,
+    /// Compute threads [default: one for each core].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
+    threads: Option<u64>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Weight {
     F16,
@@ -129,8 +163,12 @@ impl From<Weight> for WeightType {
 }
 
 fn parse_budget(text: &str) -> Result<String, String> {
-    let known = byte_count(text).map(|_| text.to_string());
-    known.ok_or_else(|| "a budget is a number with B, kB, MB, GB or KiB, MiB, GiB".into())
+    budget_bytes(text).map(|_| text.to_string())
+}
+
+fn budget_bytes(text: &str) -> Result<u64, String> {
+    byte_count(text)
+        .ok_or_else(|| "a budget is a number with B, kB, MB, GB or KiB, MiB, GiB".into())
 }
 
 fn main() -> ExitCode {
@@ -204,6 +242,9 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref::<ModelFileError>() {
         return gguf(error);
     }
+    if let Some(error) = error.downcast_ref::<EvalError>() {
+        return error.exit_code();
+    }
     if error.is::<OutputError>() {
         return exit::IO;
     }
@@ -232,11 +273,33 @@ fn run(command: Command) -> Result<String> {
             pack_command(&model, &image, &types, json)
         }
         Command::Inspect { image, verify, json } => inspect(&image, verify, json),
+        Command::Eval(arguments) => eval(&arguments),
         Command::Synth { shape, model, weights, seed } => {
             synth_command(&shape, &model, weights, seed)
         }
         Command::Plan { plan, budget, json } => plan_text(&plan, budget.as_deref(), json),
     }
+}
+
+fn eval(arguments: &EvalArguments) -> Result<String> {
+    let (image, text) = (&arguments.image, &arguments.text);
+    let request = Request {
+        image,
+        text,
+        context: arguments.context,
+        chunks: arguments.chunks,
+        reference: arguments.reference.as_deref(),
+        budget_bytes: arguments.budget,
+        threads: arguments.threads,
+    };
+    let mut progress = Progress::of_tokens("eval");
+    let found = evaluate(&request, &mut |done, all| progress.tell(done, all));
+    progress.end();
+    let found = found?;
+    if arguments.json {
+        return Ok(format!("{:#}\n", evaluation_json(image, text, &found)));
+    }
+    Ok(evaluation_text(text, &found))
 }
 
 fn synth_command(shape: &Path, model: &Path, weights: Weight, seed: u64) -> Result<String> {

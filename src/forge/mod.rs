@@ -6,11 +6,13 @@
 //! OPEN    gguf or safetensors -> source::Source -> model::ModelFile
 //! SHAPE   model::ModelFile -> plans/models/NAME.toml
 //! PACK    model::ModelFile -> quantize -> pack -> verify
+//! EVAL    image, text -> plan::solve -> cli::boot -> perplexity
 //! PLAN    inputs::read -> plan::solve -> emit (build.rs) or a report
 //! ```
 
 pub mod decode;
 pub mod emit;
+pub mod eval;
 pub mod gguf;
 pub mod inputs;
 pub mod model;

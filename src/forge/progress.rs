@@ -1,4 +1,4 @@
-//! How far a long job is: bytes, rate, time left.
+//! How far a long job is: bytes or tokens, rate, time left.
 //!
 //! Used by every command that takes longer than a moment. On a terminal it is a bar; elsewhere a
 //! line now and then, none for a short job.
@@ -11,9 +11,34 @@ use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressStyle};
 /// Between two lines, where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
+/// What a job counts.
+#[derive(Clone, Copy)]
+enum Unit {
+    Bytes,
+    Tokens,
+}
+
+impl Unit {
+    /// The bar.
+    const fn template(self) -> &'static str {
+        match self {
+            Unit::Bytes => "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
+            Unit::Tokens => "{bar:30} {pos} of {len} tokens, {per_sec}, {eta} left",
+        }
+    }
+
+    fn count(self, count: u64) -> String {
+        match self {
+            Unit::Bytes => BinaryBytes(count).to_string(),
+            Unit::Tokens => format!("{count} tokens"),
+        }
+    }
+}
+
 /// A job under way.
 pub struct Progress {
     what: &'static str,
+    unit: Unit,
     bar: Option<ProgressBar>,
     began: Instant,
     /// Done when first told: what an earlier run did says nothing of the rate.
@@ -22,18 +47,27 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A job that is named `what` on its lines.
+    /// A job of bytes that is named `what` on its lines.
     #[must_use]
     pub fn new(what: &'static str) -> Progress {
-        let bar = stderr().is_terminal().then(|| {
-            let template = "{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
-            let style = ProgressStyle::with_template(template).expect("the template is sound");
-            ProgressBar::no_length().with_style(style)
-        });
-        Progress { what, bar, began: Instant::now(), first: None, lines: 0 }
+        Progress::of(what, Unit::Bytes)
     }
 
-    /// Tells bytes done and bytes in all.
+    /// A job of tokens.
+    #[must_use]
+    pub fn of_tokens(what: &'static str) -> Progress {
+        Progress::of(what, Unit::Tokens)
+    }
+
+    fn of(what: &'static str, unit: Unit) -> Progress {
+        let bar = stderr().is_terminal().then(|| {
+            let style = ProgressStyle::with_template(unit.template());
+            ProgressBar::no_length().with_style(style.expect("the template is sound"))
+        });
+        Progress { what, unit, bar, began: Instant::now(), first: None, lines: 0 }
+    }
+
+    /// Tells what is done, and all there is to do.
     pub fn tell(&mut self, done: u64, all: u64) {
         let first = *self.first.get_or_insert_with(|| {
             if let Some(bar) = &self.bar {
@@ -57,9 +91,9 @@ impl Progress {
         eprintln!(
             "{}: {} of {}, {}/s, {} left",
             self.what,
-            BinaryBytes(done),
-            BinaryBytes(all),
-            BinaryBytes(rate as u64),
+            self.unit.count(done),
+            self.unit.count(all),
+            self.unit.count(rate as u64),
             HumanDuration(left),
         );
     }

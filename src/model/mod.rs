@@ -135,6 +135,11 @@ impl<'a> Model<'a> {
         (turn, bytemuck::cast_slice_mut(encode))
     }
 
+    /// Tokens of the vocabulary: as many as there are logits.
+    pub fn vocab(&self) -> usize {
+        self.shape.vocab as usize
+    }
+
     /// Layers of the network.
     pub fn layers(&self) -> usize {
         self.shape.layers as usize

@@ -65,10 +65,32 @@ impl Model<'_> {
         // one's output.
         self.norm_of(last_layer, chunk, Norm::Attention)?;
         self.project_of(last_layer, chunk);
-        self.keep_last(chunk);
+        self.keep(before.len());
         let position = position + before.len();
         self.attention(last_layer, position)?;
         self.feed_forward(last_layer).map(|()| true)
+    }
+
+    /// As [`Model::prefill`], but every token's output stays: line i of the residual stream is that
+    /// of `tokens[i]`, which [`Model::logits_of`] reads. For scoring a text, which asks for the
+    /// probability of each token.
+    pub fn prefill_every(&mut self, tokens: &[u32], position: usize) -> Result<(), ModelError> {
+        for (line, &token) in tokens.iter().enumerate() {
+            self.embed(token, line)?;
+        }
+        let chunk = Chunk { position, tokens: tokens.len() };
+        for layer in 0..self.layers() {
+            self.attention_of(layer, chunk)?;
+            self.feed_forward_of(layer, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Logits of the token after line `line` of what [`Model::prefill_every`] left, as
+    /// [`Model::logits`]. It overwrites line 0: ask for lines in rising order.
+    pub fn logits_of(&mut self, line: usize) -> Result<&mut [f32], ModelError> {
+        self.keep(line);
+        self.logits()
     }
 
     fn attention_of(&mut self, layer: usize, chunk: Chunk) -> Result<(), ModelError> {
@@ -251,11 +273,11 @@ impl Model<'_> {
         if finite.into_inner() { Ok(()) } else { Err(ModelError::NotFinite { stage, layer }) }
     }
 
-    /// The last token's residual stream moves to the front, where decode has it.
-    fn keep_last(&mut self, chunk: Chunk) {
+    /// A line of the residual stream moves to the front, where decode has it.
+    fn keep(&mut self, line: usize) {
         let hidden = self.shape.hidden as usize;
         let [residual] = self.scratch.floats([RegionId::Residual]);
-        residual.copy_within((chunk.tokens - 1) * hidden..chunk.tokens * hidden, 0);
+        residual.copy_within(line * hidden..(line + 1) * hidden, 0);
     }
 }
 
