@@ -8,7 +8,7 @@ mod engine;
 
 use engine::session_on;
 use ganglion::cli::{Fault, Session};
-use ganglion::forge::model::ModelFile;
+use ganglion::forge::model::{ModelFile, source_ff};
 use ganglion::forge::pack::pack;
 use ganglion::forge::source::Source;
 use ganglion::forge::synth::{SynthType, synth};
@@ -133,8 +133,9 @@ fn network(gguf: &Source, s: &Shape, layer: u64, expert: u64, x: &[f64]) -> Vec<
         let suffix = if s.experts > 1 { "_exps" } else { "" };
         format!("blk.{layer}.ffn_{name}{suffix}.weight")
     };
+    let ff = source_ff(s);
     let rows = |name: &str| {
-        let mut out = Matrix::of(gguf, &role(name), expert * s.ff, s.ff).times(x);
+        let mut out = Matrix::of(gguf, &role(name), expert * ff, ff).times(x);
         let len = out.len();
         add(&mut out, &Matrix::bias(gguf, layer, &format!("ffn_{name}"), len), 1.0);
         out

@@ -63,7 +63,7 @@ enum Command {
         /// How the attention matrices are stored, if not as --type.
         #[arg(long)]
         resident: Option<Weight>,
-        /// How the output head is stored, if not as --type.
+        /// How the output head is stored [default: as --type, but q8 for q4].
         #[arg(long)]
         head: Option<Weight>,
         /// How token embeddings are stored.
@@ -145,7 +145,7 @@ struct EvalArguments {
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Weight {
     F16,
     Q8,
@@ -263,11 +263,12 @@ fn run(command: Command) -> Result<String> {
             Ok(shape_text(&model, json))
         }
         Command::Pack { model, image, weights, down, resident, head, embedding, json } => {
+            let own_head = if weights == Weight::Q4 { Weight::Q8 } else { weights };
             let types = Types {
                 records: weights.into(),
                 down: down.unwrap_or(weights).into(),
                 resident: resident.unwrap_or(weights).into(),
-                head: head.unwrap_or(weights).into(),
+                head: head.unwrap_or(own_head).into(),
                 embedding: embedding.into(),
             };
             pack_command(&model, &image, &types, json)

@@ -1,5 +1,6 @@
 //! `shape`: a model file -> `plans/models/NAME.toml`, what the planner needs to know of it.
 
+use super::model::{outliers, source_ff};
 use crate::image::Shape;
 use std::fmt::Write;
 
@@ -9,7 +10,7 @@ pub fn shape_toml(name: &str, shape: &Shape) -> String {
     let mut text = format!(
         "# {name}. Written by `ganglion-forge shape`.\n\
          layers = {}\nhidden = {}\nheads = {}\nkv_heads = {}\nhead_dim = {}\nexperts = {}\n\
-         experts_used = {}\nff = {}\nvocab = {}\nactivation = {:?}\ntied = {}\n",
+         experts_used = {}\nff = {}{}\nvocab = {}\nactivation = {:?}\ntied = {}\n",
         shape.layers,
         shape.hidden,
         shape.heads,
@@ -18,6 +19,10 @@ pub fn shape_toml(name: &str, shape: &Shape) -> String {
         shape.experts,
         shape.experts_used,
         shape.ff,
+        match outliers(shape.activation) {
+            0 => String::new(),
+            parts => format!(" # the model's {} and {parts} parts of outliers", source_ff(shape)),
+        },
         shape.vocab,
         shape.activation.name(),
         shape.tied,

@@ -4,6 +4,7 @@
 //! A GGUF v3 file of the llama family that other engines read too. Weights are drawn as codes, so a
 //! large file is made at disk speed; scales keep activations near one through the layers.
 
+use super::model::source_ff;
 use crate::image::{ActivationFn, Shape};
 use half::f16;
 use std::fs::File;
@@ -101,6 +102,7 @@ pub fn synth(
 }
 
 fn tensors(s: &Shape, kind: SynthType) -> Vec<Tensor> {
+    let ff = source_ff(s);
     let tensor = |name: String, dims: &[u64], fill| Tensor { name, dims: dims.into(), fill };
     let matrix = |name, dims: &[u64]| tensor(name, dims, Fill::Matrix(kind));
     let floats = |name, dims: &[u64]| tensor(name, dims, Fill::Ones);
@@ -115,13 +117,13 @@ fn tensors(s: &Shape, kind: SynthType) -> Vec<Tensor> {
         all.push(floats(name("ffn_norm"), &[s.hidden]));
         if s.is_routed() {
             all.push(floats(name("ffn_gate_inp"), &[s.hidden, s.experts]));
-            all.push(matrix(name("ffn_gate_exps"), &[s.hidden, s.ff, s.experts]));
-            all.push(matrix(name("ffn_up_exps"), &[s.hidden, s.ff, s.experts]));
-            all.push(matrix(name("ffn_down_exps"), &[s.ff, s.hidden, s.experts]));
+            all.push(matrix(name("ffn_gate_exps"), &[s.hidden, ff, s.experts]));
+            all.push(matrix(name("ffn_up_exps"), &[s.hidden, ff, s.experts]));
+            all.push(matrix(name("ffn_down_exps"), &[ff, s.hidden, s.experts]));
         } else {
-            all.push(matrix(name("ffn_gate"), &[s.hidden, s.ff]));
-            all.push(matrix(name("ffn_up"), &[s.hidden, s.ff]));
-            all.push(matrix(name("ffn_down"), &[s.ff, s.hidden]));
+            all.push(matrix(name("ffn_gate"), &[s.hidden, ff]));
+            all.push(matrix(name("ffn_up"), &[s.hidden, ff]));
+            all.push(matrix(name("ffn_down"), &[ff, s.hidden]));
         }
         for (role, values) in biases(s) {
             all.push(tensor(format!("blk.{layer}.{role}.bias"), &[values], Fill::Bias));
@@ -145,7 +147,7 @@ fn biases(s: &Shape) -> Vec<(&'static str, u64)> {
         all.push(("attn_output", s.hidden));
     }
     if s.biases.ffn {
-        all.extend([("ffn_gate", s.ff), ("ffn_up", s.ff), ("ffn_down", s.hidden)]);
+        all.extend([("ffn_gate", source_ff(s)), ("ffn_up", source_ff(s)), ("ffn_down", s.hidden)]);
     }
     all
 }
@@ -157,7 +159,7 @@ fn header(name: &str, s: &Shape, tensors: &[Tensor]) -> Vec<u8> {
     meta.number("llama.block_count", s.layers);
     meta.number("llama.context_length", 4096);
     meta.number("llama.embedding_length", s.hidden);
-    meta.number("llama.feed_forward_length", s.ff);
+    meta.number("llama.feed_forward_length", source_ff(s));
     meta.number("llama.attention.head_count", s.heads);
     meta.number("llama.attention.head_count_kv", s.kv_heads);
     meta.number("llama.attention.key_length", s.head_dim);

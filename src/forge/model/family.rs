@@ -4,7 +4,7 @@
 //! order they hold the rows that are turned. Invariant: a key or tensor that is not read here is
 //! refused by name, since it would change the text.
 
-use super::{Keys, ModelFileError};
+use super::{Keys, ModelFileError, outliers};
 use crate::forge::source::Source;
 use crate::image::shape::WINDOW_MAX;
 use crate::image::{ActivationFn, Biases, Shape};
@@ -142,6 +142,8 @@ impl Family {
         };
         let used = if experts > 1 { keys.opt_number("expert_used_count")? } else { None };
         let heads = keys.number("attention.head_count")?;
+        let activation = activation(source)?;
+        let ff = keys.number("feed_forward_length")?;
         Ok(Shape {
             layers: keys.number("block_count")?,
             hidden: keys.number("embedding_length")?,
@@ -150,9 +152,9 @@ impl Family {
             head_dim,
             experts,
             experts_used: used.unwrap_or(1),
-            ff: keys.number("feed_forward_length")?,
+            ff: if ff > 0 { ff.saturating_add(outliers(activation)) } else { 0 },
             vocab: source.tensor("token_embd.weight")?.rows(),
-            activation: activation(source)?,
+            activation,
             tied: source.opt_tensor("output.weight").is_none(),
             biases: self.biases(source),
             window: window(keys)?,

@@ -16,8 +16,8 @@ use super::gguf;
 use super::source::{Format, GgmlType, Source, Tensor};
 use super::tokenizer::build;
 use super::vocabulary;
-use crate::image::Shape;
 use crate::image::header::Constants;
+use crate::image::{ActivationFn, Shape};
 use std::fmt::Display;
 use std::path::Path;
 
@@ -37,6 +37,22 @@ pub struct ModelFile {
     pub tokenizer: Vec<u8>,
     /// How queries and keys are turned.
     pub rope: Rope,
+}
+
+/// Neurons at the end of each expert's image that are parts of others: see `pack::outliers`. Models
+/// that were trained with ReLU or dReLU have no need of them.
+#[must_use]
+pub const fn outliers(activation: ActivationFn) -> u64 {
+    match activation {
+        ActivationFn::SiLu | ActivationFn::Gelu => 4,
+        ActivationFn::Relu | ActivationFn::DRelu => 0,
+    }
+}
+
+/// Neurons of an expert in the source of an image of `shape`.
+#[must_use]
+pub const fn source_ff(shape: &Shape) -> u64 {
+    shape.ff.saturating_sub(outliers(shape.activation))
 }
 
 /// Keys of a file behind its architecture's name.
@@ -219,6 +235,7 @@ impl ModelFile {
     /// Every tensor of a layer.
     fn roles(&self) -> Vec<Role> {
         let s = &self.shape;
+        let ff = source_ff(s);
         let mut roles = vec![
             ("attn_norm.weight", 1, s.hidden, 1),
             ("attn_q.weight", s.query_dim(), s.hidden, 1),
@@ -226,9 +243,9 @@ impl ModelFile {
             ("attn_v.weight", s.kv_dim(), s.hidden, 1),
             ("attn_output.weight", s.hidden, s.query_dim(), 1),
             ("ffn_norm.weight", 1, s.hidden, 1),
-            (self.ffn_role(Ffn::Gate), s.ff, s.hidden, s.experts),
-            (self.ffn_role(Ffn::Up), s.ff, s.hidden, s.experts),
-            (self.ffn_role(Ffn::Down), s.hidden, s.ff, s.experts),
+            (self.ffn_role(Ffn::Gate), ff, s.hidden, s.experts),
+            (self.ffn_role(Ffn::Up), ff, s.hidden, s.experts),
+            (self.ffn_role(Ffn::Down), s.hidden, ff, s.experts),
         ];
         let mut add = |are: bool, more: &[Role]| roles.extend(more.iter().filter(|_| are));
         add(s.is_routed(), &[("ffn_gate_inp.weight", s.experts, s.hidden, 1)]);
@@ -244,8 +261,8 @@ impl ModelFile {
         add(
             s.biases.ffn,
             &[
-                ("ffn_gate.bias", 1, s.ff, 1),
-                ("ffn_up.bias", 1, s.ff, 1),
+                ("ffn_gate.bias", 1, ff, 1),
+                ("ffn_up.bias", 1, ff, 1),
                 ("ffn_down.bias", 1, s.hidden, 1),
             ],
         );

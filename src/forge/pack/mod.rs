@@ -8,6 +8,7 @@
 
 mod checkpoint;
 mod loss;
+mod outliers;
 mod output;
 mod records;
 mod resident;
@@ -230,6 +231,7 @@ impl Job<'_> {
             out: Output::new(file, 0, file_bytes, progress),
             losses: state.losses,
             decoded: Vec::new(),
+            parts: vec![None; (model.shape.layers * model.shape.experts) as usize],
         };
         packer.out.done = packer.records_start(state.units.len() as u64) - packer.records_start(0);
         let result = self.write(&mut packer, state.units).and_then(|()| self.publish(&mut packer));
@@ -301,6 +303,8 @@ struct Packer<'m, 'p> {
     losses: Losses,
     /// The last row or column, as it reads back.
     decoded: Vec<f32>,
+    /// The neurons of each expert's outliers, as far as they are known.
+    parts: Vec<Option<Vec<u64>>>,
 }
 
 impl Packer<'_, '_> {

@@ -6,10 +6,10 @@
 use super::loss::Class;
 use super::{Packer, Stop};
 use crate::forge::decode;
-use crate::forge::model::Ffn;
+use crate::forge::model::{Ffn, source_ff};
 use crate::forge::quantize::{column_step, encode_column};
 use crate::image::tag::{Identity, Part, Tag, crc32c};
-use crate::image::{ActivationFn, SectionKind, WeightType};
+use crate::image::{ActivationFn, SectionKind, Shape, WeightType};
 
 /// Down weights in memory at a time, unless a block of columns is larger.
 const BLOCK_WEIGHTS: u64 = 1 << 22;
@@ -45,6 +45,26 @@ fn down_unit(weight: WeightType, activation: ActivationFn, step: f32) -> i32 {
     (bits + held - MULTIPLIER_BITS).clamp(UNIT_EXPONENT_MIN, 0)
 }
 
+/// An expert whose records are being written.
+struct Expert {
+    layer: u64,
+    expert: u64,
+    /// First byte of its records.
+    start: u64,
+    /// Next neuron of the image.
+    next: u64,
+    /// Largest step of its down columns so far.
+    step: f32,
+}
+
+/// First and number of the columns of the source that are in memory at a time.
+pub(super) fn column_blocks(shape: &Shape) -> impl Iterator<Item = (u64, u64)> + use<> {
+    let ff = source_ff(shape);
+    let most = BLOCK_WEIGHTS / shape.hidden / BLOCK_COLUMNS * BLOCK_COLUMNS;
+    let block = most.max(BLOCK_COLUMNS);
+    (0..ff).step_by(block as usize).map(move |first| (first, block.min(ff - first)))
+}
+
 impl Packer<'_, '_> {
     /// First byte of the records of `layer`; that behind the last layer is the image's end.
     pub(super) fn records_start(&self, layer: u64) -> u64 {
@@ -67,39 +87,39 @@ impl Packer<'_, '_> {
     /// Writes the records of an expert; returns the largest step of its down columns.
     fn expert(&mut self, layer: u64, expert: u64) -> Result<f32, Stop> {
         let shape = self.model.shape;
-        let most = BLOCK_WEIGHTS / shape.hidden / BLOCK_COLUMNS * BLOCK_COLUMNS;
-        let (start, block) = (self.out.at(), most.max(BLOCK_COLUMNS));
-        let mut step = 0.0f32;
-        for first in (0..shape.ff).step_by(block as usize) {
-            let count = block.min(shape.ff - first);
-            let columns = self.down_columns(layer, expert, first, count)?;
-            for (at, column) in columns.chunks_exact(shape.hidden as usize).enumerate() {
-                step = step.max(column_step(self.types.down, column));
-                self.record(layer, expert, first + at as u64, column, start)?;
+        let outliers = self.outliers(layer, expert)?;
+        self.keep_parts(layer, expert, &outliers);
+        let mut expert = Expert { layer, expert, start: self.out.at(), next: 0, step: 0.0 };
+        for (first, count) in column_blocks(&shape) {
+            let mut columns = self.down_columns(layer, expert.expert, first, count)?;
+            let columns = columns.chunks_exact_mut(shape.hidden as usize);
+            for (neuron, column) in (first..).zip(columns) {
+                let parts = outliers.iter().filter(|outlier| outlier.neuron == neuron);
+                parts.for_each(|outlier| outlier.take_from(column));
+                self.record(&mut expert, neuron, column)?;
             }
         }
-        self.out.pad_to(start + self.types.expert_bytes(&shape))?;
-        Ok(step)
+        for outlier in &outliers {
+            self.record(&mut expert, outlier.neuron, &outlier.column)?;
+        }
+        self.out.pad_to(expert.start + self.types.expert_bytes(&shape))?;
+        Ok(expert.step)
     }
 
-    /// Writes the record of `neuron`; the records of its expert begin at `start`.
-    fn record(
-        &mut self,
-        layer: u64,
-        expert: u64,
-        neuron: u64,
-        column: &[f32],
-        start: u64,
-    ) -> Result<(), Stop> {
+    /// Writes the next record of `expert`: the gate and up of the source's `neuron`, and `column`.
+    fn record(&mut self, expert: &mut Expert, neuron: u64, column: &[f32]) -> Result<(), Stop> {
         let (model, weight) = (self.model, self.types.records);
+        let Expert { layer, expert: index, start, next, .. } = *expert;
         let layout = self.types.record(&model.shape);
-        let row = expert * model.shape.ff + neuron;
+        let row = index * source_ff(&model.shape) + neuron;
         let who = |part| Identity {
             layer: layer as u16,
-            expert: expert as u16,
-            neuron: neuron as u32,
+            expert: index as u16,
+            neuron: next as u32,
             part,
         };
+        expert.step = expert.step.max(column_step(self.types.down, column));
+        expert.next += 1;
         let mut bytes = Vec::with_capacity(layout.raw_bytes() as usize);
         self.encode(model.ffn_tensor(layer, Ffn::Gate)?, row, weight, Class::Gate, &mut bytes)?;
         let tag = Tag::new(who(Part::Gate), &bytes, crc32c);
@@ -117,12 +137,12 @@ impl Packer<'_, '_> {
         }
         let tag = Tag::new(who(Part::Rest), &bytes[rest..], crc32c);
         bytes.extend_from_slice(tag.bytes());
-        self.out.pad_to(start + layout.offset(neuron))?;
+        self.out.pad_to(start + layout.offset(next))?;
         Ok(self.out.write(&bytes)?)
     }
 
     /// Columns `first..first + count` of the down matrix of an expert, hidden values each.
-    fn down_columns(
+    pub(super) fn down_columns(
         &self,
         layer: u64,
         expert: u64,

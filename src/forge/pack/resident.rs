@@ -41,19 +41,31 @@ impl Packer<'_, '_> {
             self.part(parts.qkv_bias, |packer| packer.qkv_bias(layer))?;
         }
         self.part(parts.output, |packer| packer.matrix(output, weight, Class::Attention))?;
-        let rest = [
-            (biases.output, parts.output_bias, "attn_output.bias"),
-            (true, parts.ffn_norm, "ffn_norm.weight"),
-            (biases.ffn, parts.gate_bias, "ffn_gate.bias"),
-            (biases.ffn, parts.up_bias, "ffn_up.bias"),
-            (biases.ffn, parts.down_bias, "ffn_down.bias"),
-            (model.shape.is_routed(), parts.router, "ffn_gate_inp.weight"),
-        ];
-        for (_, part, role) in rest.into_iter().filter(|(is_there, ..)| *is_there) {
-            let tensor = tensor(role)?;
-            self.part(part, |packer| packer.floats(tensor))?;
+        if biases.output {
+            let bias = tensor("attn_output.bias")?;
+            self.part(parts.output_bias, |packer| packer.floats(bias))?;
+        }
+        let norm = tensor("ffn_norm.weight")?;
+        self.part(parts.ffn_norm, |packer| packer.floats(norm))?;
+        if biases.ffn {
+            let down = tensor("ffn_down.bias")?;
+            self.part(parts.gate_bias, |packer| packer.neuron_bias(layer, "ffn_gate.bias"))?;
+            self.part(parts.up_bias, |packer| packer.neuron_bias(layer, "ffn_up.bias"))?;
+            self.part(parts.down_bias, |packer| packer.floats(down))?;
+        }
+        if model.shape.is_routed() {
+            let router = tensor("ffn_gate_inp.weight")?;
+            self.part(parts.router, |packer| packer.floats(router))?;
         }
         Ok(())
+    }
+
+    /// A bias of each neuron of a layer's only expert.
+    fn neuron_bias(&mut self, layer: u64, role: &str) -> Result<(), Stop> {
+        let values = self.model.rows(self.model.layer_tensor(layer, role)?, 0, 1)?;
+        let sources = self.sources(layer, 0)?;
+        let bytes = sources.iter().flat_map(|&neuron| values[neuron as usize].to_le_bytes());
+        self.write(&bytes.collect::<Vec<u8>>())
     }
 
     /// Query, key and value rows of a layer, those that are turned in the engine's order.
@@ -124,13 +136,16 @@ impl Packer<'_, '_> {
         Ok(self.out.pad_to(section.offset + section.bytes)?)
     }
 
-    /// Original index of each neuron: they keep their order.
+    /// The source's index of each neuron: they keep their order, behind them are the outliers.
     pub(super) fn order(&mut self) -> Result<(), Stop> {
         let shape = self.model.shape;
-        let expert: Vec<u8> = (0..shape.ff as u32).flat_map(u32::to_le_bytes).collect();
         self.begin(SectionKind::Order)?;
-        for _ in 0..shape.layers * shape.experts {
-            self.write(&expert)?;
+        for layer in 0..shape.layers {
+            for expert in 0..shape.experts {
+                let sources = self.sources(layer, expert)?;
+                let bytes = sources.iter().flat_map(|&neuron| (neuron as u32).to_le_bytes());
+                self.write(&bytes.collect::<Vec<u8>>())?;
+            }
         }
         self.end(SectionKind::Order)
     }
