@@ -4,6 +4,8 @@
 
 #[path = "common/engine.rs"]
 mod engine;
+#[path = "common/models.rs"]
+mod models;
 #[path = "common/process.rs"]
 mod process;
 #[path = "families/real.rs"]

@@ -5,12 +5,12 @@
 #[path = "common/engine.rs"]
 mod engine;
 
-use engine::{budget_of_everything, numerics, plan_of, session, smallest_budget};
-use ganglion::cli::generate::{Limits, encode, generate};
+use engine::{Run, budget_of_everything, continued, numerics, plan_of, session, smallest_budget};
+use ganglion::cli::generate::encode;
 use ganglion::image::WeightType;
 use ganglion::kernel::Isa;
 use ganglion::plan::{Inputs, KvType, Numerics, Plan, PlanError, solve};
-use ganglion::token::{Sampler, SamplerConfig};
+use ganglion::token::SamplerConfig;
 
 const PROMPT: &str = "Once upon a time";
 const LONG_PROMPT: &str = "\
@@ -29,14 +29,6 @@ const SEEDED: SamplerConfig = SamplerConfig {
     seed: 20_261_130,
 };
 
-/// Tokens, the bits of the last logits, and misses of a run.
-#[derive(Clone, Debug, PartialEq)]
-struct Run {
-    tokens: Vec<u32>,
-    logits: Vec<u32>,
-    misses: u64,
-}
-
 fn run(
     numerics: Numerics,
     budget: u64,
@@ -46,18 +38,7 @@ fn run(
     tokens: u32,
 ) -> Run {
     let plan = plan_of(numerics, budget).unwrap();
-    session(&plan, threads, isa, |session| {
-        let prompt = encode(session, PROMPT)?;
-        let mut sampler = Sampler::new(config).unwrap();
-        let limits = Limits { tokens, ignore_end: true };
-        let measured = generate(session, prompt, &mut sampler, limits, |_| Ok(()))?;
-        assert_eq!(measured.tokens, u64::from(tokens));
-        assert!(session.model.workshop.is_consistent());
-        let end = prompt + tokens as usize;
-        let logits = session.model.logits()?.iter().map(|x| x.to_bits()).collect();
-        let misses = session.model.workshop.counters.misses;
-        Ok(Run { tokens: session.tokens[..end].to_vec(), logits, misses })
-    })
+    session(&plan, threads, isa, |session| continued(session, PROMPT, config, tokens))
 }
 
 fn budgets(numerics: Numerics) -> [u64; 5] {

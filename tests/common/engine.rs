@@ -1,12 +1,14 @@
 //! A booted engine for the suites: any numerics, budget, threads and kernels, in this process.
 #![allow(dead_code)] // each suite uses its part
 
+use ganglion::cli::generate::{Limits, encode, generate};
 use ganglion::cli::{BootOptions, Fault, Session, boot};
 use ganglion::forge::model::ModelFile;
 use ganglion::forge::pack::pack;
 use ganglion::image::{Types, WeightType};
 use ganglion::kernel::{Isa, Kernels};
 use ganglion::plan::{KvType, Lock, Numerics, Plan, PlanError, solve};
+use ganglion::token::{Sampler, SamplerConfig};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -94,4 +96,31 @@ pub fn session_on<R>(
         refuse_memory_backed: false,
     };
     boot(plan, &options, then).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+/// Tokens, the bits of the last logits, and misses of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    pub tokens: Vec<u32>,
+    pub logits: Vec<u32>,
+    pub misses: u64,
+}
+
+/// Continues `prompt` in a fresh session by `tokens` tokens, past the end of the text.
+pub fn continued(
+    session: &mut Session<'_>,
+    prompt: &str,
+    config: SamplerConfig,
+    tokens: u32,
+) -> Result<Run, Fault> {
+    let prompt = encode(session, prompt)?;
+    let mut sampler = Sampler::new(config).unwrap();
+    let limits = Limits { tokens, ignore_end: true };
+    let measured = generate(session, prompt, &mut sampler, limits, |_| Ok(()))?;
+    assert_eq!(measured.tokens, u64::from(tokens));
+    assert!(session.model.workshop.is_consistent());
+    let end = prompt + tokens as usize;
+    let logits = session.model.logits()?.iter().map(|x| x.to_bits()).collect();
+    let misses = session.model.workshop.counters.misses;
+    Ok(Run { tokens: session.tokens[..end].to_vec(), logits, misses })
 }

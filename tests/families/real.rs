@@ -2,6 +2,7 @@
 //! independent engine, and the text goes on as a reader would expect.
 
 use super::engine::session_on;
+use super::models::{self, model_file};
 use super::refusal::Folder;
 use super::{numerics, plan_of};
 use ganglion::cli::{Fault, Session};
@@ -10,7 +11,6 @@ use ganglion::forge::pack::pack;
 use ganglion::image::WeightType;
 use ganglion::kernel::Isa;
 use ganglion::plan::KvType;
-use std::path::PathBuf;
 
 /// A model, "The capital of France is" as its tokens, and what llama.cpp as in llama-cpp-python
 /// 0.3.36 holds likeliest next, from the same file with keys and values as f32.
@@ -21,7 +21,7 @@ struct Real {
 }
 
 const SMOLLM2: Real = Real {
-    file: "SmolLM2-135M-Instruct.Q4_1.gguf",
+    file: models::SMOLLM2,
     prompt: [504, 3575, 282, 4649, 314],
     likeliest: [
         (7042, 17.374),
@@ -38,7 +38,7 @@ const SMOLLM2: Real = Real {
 };
 
 const QWEN: Real = Real {
-    file: "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+    file: models::QWEN,
     prompt: [785, 6722, 315, 9625, 374],
     likeliest: [
         (12095, 15.169),
@@ -54,15 +54,6 @@ const QWEN: Real = Real {
     ],
 };
 
-fn path(file: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("GANGLION_MODELS").map(|folder| PathBuf::from(folder).join(file));
-    let found = path.filter(|path| path.is_file());
-    if found.is_none() {
-        println!("skipped: GANGLION_MODELS names no folder with {file}");
-    }
-    found
-}
-
 /// The ids of the `count` largest logits, largest first.
 fn best(logits: &[f32], count: usize) -> Vec<u32> {
     let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
@@ -73,7 +64,7 @@ fn best(logits: &[f32], count: usize) -> Vec<u32> {
 
 impl Real {
     fn check(&self, weight: WeightType) {
-        let Some(source) = path(self.file) else { return };
+        let Some(source) = model_file(self.file) else { return };
         let folder = Folder::new(&format!("real-{}-{}", self.file, weight.name()));
         let model = ModelFile::open(&source).unwrap_or_else(|error| panic!("{error}"));
         let (image, numerics) = (folder.file("image"), numerics(weight, weight, KvType::Single));
