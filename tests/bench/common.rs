@@ -1,4 +1,4 @@
-//! What the benches share: memory on huge pages, pinned threads under one clock, medians.
+//! What the benches share: memory on huge pages, pinned threads under one clock, figures.
 #![allow(unsafe_code)] // huge pages, processors
 
 use std::ops::Range;
@@ -10,6 +10,11 @@ pub const DRAM_BYTES: usize = 256 << 20;
 
 /// Zeroed memory on huge pages, never given back.
 pub fn pages(bytes: usize) -> &'static mut [u8] {
+    mapping(bytes, libc::MADV_HUGEPAGE)
+}
+
+/// Zeroed memory at a border of huge pages, with an advice for `madvise`, never given back.
+pub fn mapping(bytes: usize, advice: libc::c_int) -> &'static mut [u8] {
     const HUGE: usize = 2 << 20;
     let length = bytes.next_multiple_of(HUGE) + HUGE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -18,7 +23,7 @@ pub fn pages(bytes: usize) -> &'static mut [u8] {
     unsafe {
         let base = libc::mmap(std::ptr::null_mut(), length, access, flags, -1, 0);
         assert_ne!(base, libc::MAP_FAILED, "memory for the bench");
-        libc::madvise(base, length, libc::MADV_HUGEPAGE);
+        libc::madvise(base, length, advice);
         let start = (base as usize).next_multiple_of(HUGE);
         std::slice::from_raw_parts_mut(start as *mut u8, bytes)
     }
@@ -79,4 +84,28 @@ pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
+}
+
+/// A median and its range.
+pub struct Figure {
+    /// The middle one.
+    pub median: f64,
+    /// The smallest.
+    pub least: f64,
+    /// The largest.
+    pub most: f64,
+}
+
+impl Figure {
+    /// Of at least one value.
+    pub fn of(values: &[f64]) -> Figure {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = values.iter().copied().fold(0.0, f64::max);
+        Figure { median: median(values), least, most }
+    }
+
+    /// With one digit behind the point.
+    pub fn text(&self) -> String {
+        format!("{:.1} ({:.1}..{:.1})", self.median, self.least, self.most)
+    }
 }

@@ -16,6 +16,7 @@ use ganglion::token::{Sampler, SamplerConfig};
 use std::hint::black_box;
 
 #[path = "common.rs"]
+#[allow(dead_code)] // the comparing benches use the rest
 mod common;
 #[path = "ffn.rs"]
 mod ffn;

@@ -1,8 +1,8 @@
 //! The two engines: one run of each, as a process of its own, and what it says of its speed.
 
 use crate::model::Model;
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use crate::process::json;
+use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -95,14 +95,4 @@ impl Engine for Ours {
             prefill: Ours::bench(model, threads, prompt, 1, "prefill_tok_s")?,
         })
     }
-}
-
-/// What `command` prints as JSON; an error ends with the last line that it said.
-fn json(command: &mut Command) -> Result<Value> {
-    let output = command.output().with_context(|| format!("{command:?} can't be started"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        bail!("{command:?} failed: {}", said.lines().last().unwrap_or("it says nothing"));
-    }
-    serde_json::from_slice(&output.stdout).with_context(|| format!("{command:?} prints no JSON"))
 }

@@ -24,6 +24,8 @@ mod model;
 #[path = "../probe.rs"]
 #[allow(dead_code)] // likewise
 mod probe;
+#[path = "../process.rs"]
+mod process;
 mod table;
 
 /// Compares our engine with llama.cpp on the same random weights, in turn, in one run.
@@ -62,25 +64,7 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("llama: {}", sentence(&error));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// An error and its causes; many a sentence holds its own.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut said = String::new();
-    for part in error.chain().map(ToString::to_string) {
-        if !said.contains(&part) {
-            let colon = if said.is_empty() { "" } else { ": " };
-            said = format!("{said}{colon}{part}");
-        }
-    }
-    said
+    process::ended("llama", run(&Arguments::parse()))
 }
 
 fn run(arguments: &Arguments) -> Result<()> {

@@ -3,7 +3,8 @@
 //! All three stay in `llama-bench/` of the build folder and are made again only where they do not
 //! fit the plan any more.
 
-use anyhow::{Context, Result, bail};
+use crate::process::{ROOT, build_engine, build_folder};
+use anyhow::{Context, Result};
 use ganglion::forge::gguf;
 use ganglion::forge::inputs;
 use ganglion::forge::model::ModelFile;
@@ -14,12 +15,9 @@ use ganglion::forge::verify::open_image;
 use ganglion::image::{Header, SectionKind, Shape, Types, WeightType};
 use ganglion::plan::bytes;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Same file each time.
 const SEED: u64 = 1;
 
@@ -45,16 +43,12 @@ impl Model {
         let plan = format!("plans/{name}.toml");
         let inputs = inputs::read(&Path::new(ROOT).join(&plan), None)?.inputs;
         let types = inputs.numerics.types;
-        // Cargo names a folder for tests inside its build folder.
-        let build = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().context("a build folder")?;
-        let folder = build.join("llama-bench");
-        fs::create_dir_all(&folder)
-            .with_context(|| format!("{} can't be made", folder.display()))?;
+        let folder = build_folder("llama-bench")?;
         let gguf = folder.join(format!("{name}.{}.gguf", types.records.name()));
         let is_new = make_gguf(&gguf, inputs.model, &inputs.shape, types.records)?;
         let image = folder.join(format!("{name}.image"));
         let header = make_image(&image, &gguf, &inputs.shape, &types, is_new)?;
-        let engine = build_engine(&plan, &folder.join(format!("{name}.engine")))?;
+        let engine = build_engine(&plan, None, &folder.join(format!("{name}.engine")))?;
         for file in [&gguf, &image, &engine] {
             let size = fs::metadata(file).map_or(0, |data| data.len());
             eprintln!("{:>10}  {}", bytes(size).to_string(), file.display());
@@ -105,23 +99,6 @@ fn make_image(
     pack(&ModelFile::open(gguf)?, types, path, &mut |done, all| show(&bar, done, all))?;
     bar.finish_and_clear();
     Ok(open_image(path)?.1)
-}
-
-/// Builds the bare engine of a plan. A folder of its own keeps cargo from building it again.
-fn build_engine(plan: &str, folder: &Path) -> Result<PathBuf> {
-    let cargo = env::var_os("CARGO").unwrap_or("cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--release", "--bin", "ganglion", "--target-dir"])
-        .arg(folder)
-        .current_dir(ROOT)
-        .env("GANGLION_PLAN", plan)
-        .env_remove("GANGLION_BUDGET")
-        .status()
-        .context("cargo can't be started")?;
-    if !built.success() {
-        bail!("the engine of {plan} does not build");
-    }
-    Ok(folder.join("release/ganglion"))
 }
 
 /// Resident weights, the records of the experts that run, one embedding row.

@@ -1,6 +1,6 @@
 //! Medians of the rounds, and how they are printed.
 
-use crate::common::median;
+use crate::common::{Figure, median};
 use crate::engine::{LLAMA, OURS, Speed};
 use crate::model::Model;
 use serde_json::json;
@@ -35,25 +35,6 @@ impl Series {
     pub fn push(&mut self, speed: Speed) {
         self.decode.push(speed.decode);
         self.prefill.push(speed.prefill);
-    }
-}
-
-/// A median and its range.
-struct Figure {
-    median: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Figure {
-    fn of(values: &[f64]) -> Figure {
-        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = values.iter().copied().fold(0.0, f64::max);
-        Figure { median: median(values), least, most }
-    }
-
-    fn text(&self) -> String {
-        format!("{:.1} ({:.1}..{:.1})", self.median, self.least, self.most)
     }
 }
 
