@@ -17,12 +17,14 @@ use std::path::{Path, PathBuf};
 const DATA: i32 = 65;
 /// Vectors of rows.f32, back to back.
 const LENGTHS: [usize; 5] = [1, 31, 300, 1100, 96];
-/// Images of tiny.gguf. Each role of weights meets each type.
-const IMAGES: [(&str, Types); 4] = [
+/// Images of tiny.gguf and dense.gguf. Each role of weights meets each type.
+const IMAGES: [(&str, Types); 6] = [
     ("tiny.q4.image", Types { records: Q4, down: Q4, resident: Q8, head: F16, embedding: Q8 }),
     ("tiny.q8.image", Types { records: Q8, down: Q8, resident: F16, head: Q4, embedding: F16 }),
     ("tiny.f16.image", Types { records: F16, down: F16, resident: Q4, head: Q8, embedding: Q4 }),
     ("tiny.q4-q8.image", Types { records: Q4, down: Q8, resident: Q8, head: F16, embedding: Q8 }),
+    ("dense.q8.image", Types { records: Q8, down: Q8, resident: Q8, head: Q8, embedding: F16 }),
+    ("dense.q4-f16.image", Types { records: Q4, down: F16, resident: Q8, head: Q8, embedding: F16 }),
 ];
 
 fn data(name: &str) -> PathBuf {
@@ -62,9 +64,10 @@ fn difference(packed: &[u8], golden: &[u8]) -> Option<String> {
 fn the_packer_writes_layout_1_byte_for_byte() {
     assert_eq!(LAYOUT, 1, "another layout needs golden images of its own");
     let folder = Folder::new("golden");
-    let model = ModelFile::open(&data("tiny.gguf")).unwrap_or_else(|error| panic!("{error}"));
     let mut offences = Vec::new();
     for (name, types) in IMAGES {
+        let source = data(&format!("{}.gguf", name.split('.').next().unwrap()));
+        let model = ModelFile::open(&source).unwrap_or_else(|error| panic!("{error}"));
         let path = folder.file(name);
         pack(&model, &types, &path, &mut |_, _| {}).unwrap_or_else(|error| panic!("{error}"));
         let found = difference(&fs::read(&path).unwrap(), &golden(name));

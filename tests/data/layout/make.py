@@ -3,8 +3,8 @@
     pip install numpy
     python make.py
 
-Writes tiny.gguf, tiny.{q4,q8,f16}.image, rows.f32 and rows.codes beside itself, the same bytes each
-time. It follows what src/image and src/forge/quantize.rs say of the format and shares no code with
+Writes tiny.gguf and dense.gguf, their images, rows.f32 and rows.codes beside itself, the same bytes
+each time. It follows what src/image and src/forge/quantize.rs say of the format and shares no code with
 them. Layout 1 is frozen: if this script and `ganglion-forge pack` disagree, the packer is wrong.
 """
 
@@ -19,9 +19,9 @@ F32, F16 = np.float32, np.float16
 NONE = 0xFFFFFFFF
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 2, 33, 2, 1, 16
-EXPERTS, EXPERTS_USED, FF, VOCAB = 2, 1, 11, 25
+VOCAB = 25
 QUERY, KV = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
-RMS_EPS, CONTEXT, ROPE_BASE, DRELU = 1e-5, 64, 10_000, 1
+RMS_EPS, CONTEXT, ROPE_BASE = 1e-5, 64, 10_000
 
 # By image: types of records, resident matrices, head, embedding rows and, if not as the records',
 # of down columns. Each role meets each type.
@@ -32,6 +32,39 @@ IMAGES = {
     "f16": ("f16", "q4", "q8", "q4"),
     "q4-q8": ("q4", "q8", "f16", "q8", "q8"),
 }
+DENSE_IMAGES = {"q8": ("q8", "q8", "q8", "f16"), "q4-f16": ("q4", "q8", "q8", "f16", "f16")}
+
+
+class Model:
+    """A routed model with dReLU, or a dense one with SiLU and biases: its records are packed tight,
+    and behind those of its neurons are those of four outliers."""
+
+    def __init__(self, is_dense):
+        self.is_dense = is_dense
+        self.name = "dense" if is_dense else "tiny"
+        self.experts, self.ff = (1, 13) if is_dense else (2, 11)
+        self.activation, self.activation_code = ("silu", 2) if is_dense else ("drelu", 1)
+        self.outliers = 4 if is_dense else 0
+        self.stored_ff = self.ff + self.outliers
+        self.biases = 0b101 if is_dense else 0  # of q, k and v; of the feed-forward network
+        self.tensors = dense_tensors(self) if is_dense else routed_tensors(self)
+
+    def ffn(self, layer, name):
+        suffix = "" if self.is_dense else "_exps"
+        return self.tensors[f"blk.{layer}.ffn_{name}{suffix}.weight"]
+
+    def down(self, layer, expert):
+        """Down columns in image order, and the neuron of the file of each."""
+        columns = list(self.ffn(layer, "down").values.reshape(self.experts, HIDDEN, -1)[expert].T)
+        sizes = [np.max(np.abs(column)) for column in columns]
+        chosen = sorted(sorted(range(self.ff), key=lambda neuron: -sizes[neuron])[: self.outliers])
+        for neuron in chosen:
+            # The four largest weights, of equal ones the first.
+            order = sorted(range(HIDDEN), key=lambda at: -abs(columns[neuron][at]))
+            is_taken = np.isin(np.arange(HIDDEN), order[:4])
+            columns.append(np.where(is_taken, columns[neuron], F32(0)))
+            columns[neuron] = np.where(is_taken, F32(0), columns[neuron])
+        return columns, [*range(self.ff), *chosen]
 
 
 def up(value, to):
@@ -211,8 +244,9 @@ class Tensor:
         return b"".join(self.row(index, kind) for index in range(rows))
 
 
-def model():
+def routed_tensors(model):
     """Tensors by name, from a fixed seed. RandomState's stream never changes."""
+    experts, ff = model.experts, model.ff
     random = np.random.RandomState(20_240_611)
 
     def normal(*dims, scale=0.1):
@@ -220,7 +254,7 @@ def model():
 
     tensors = {"token_embd.weight": Tensor(normal(VOCAB, HIDDEN), "f16")}
     for layer in range(LAYERS):
-        gate, down = normal(EXPERTS, FF, HIDDEN), normal(EXPERTS, HIDDEN, FF, scale=0.3**layer)
+        gate, down = normal(experts, ff, HIDDEN), normal(experts, HIDDEN, ff, scale=0.3**layer)
         gate[0, 0] = 0  # a row of zeros
         gate[0, 1] *= F32(2.0**-10)  # scales that are subnormal as f16
         gate[0, 2] *= F32(2.0**-40)  # scales that are zero as f16
@@ -236,12 +270,44 @@ def model():
             "attn_v": Tensor(normal(KV, HIDDEN), "f16"),
             "attn_output": output,
             "ffn_norm": Tensor(1 + normal(HIDDEN), "f32"),
-            "ffn_gate_inp": Tensor(normal(EXPERTS, HIDDEN), "f32"),
+            "ffn_gate_inp": Tensor(normal(experts, HIDDEN), "f32"),
             "ffn_gate_exps": Tensor(gate, "f32"),
-            "ffn_up_exps": Tensor(normal(EXPERTS, FF, HIDDEN), "f16"),
+            "ffn_up_exps": Tensor(normal(experts, ff, HIDDEN), "f16"),
             "ffn_down_exps": Tensor(down, "f32"),
         }
         tensors.update({f"blk.{layer}.{name}.weight": part for name, part in parts.items()})
+    tensors["output_norm.weight"] = Tensor(1 + normal(HIDDEN), "f32")
+    tensors["output.weight"] = Tensor(normal(VOCAB, HIDDEN), "f16")
+    return tensors
+
+
+def dense_tensors(model):
+    """Likewise. Of the down columns, several have a weight far larger than the others."""
+    random = np.random.RandomState(20_261_201)
+
+    def normal(*dims, scale=0.1):
+        return (scale * random.standard_normal(dims)).astype(F32)
+
+    tensors = {"token_embd.weight": Tensor(normal(VOCAB, HIDDEN), "f16")}
+    for layer in range(LAYERS):
+        down = normal(HIDDEN, model.ff)
+        down[7, 5], down[8, 5], down[20, 11], down[30, 2] = 5.75, 5.75, -3.5, 1.25
+        weights = {
+            "attn_norm": Tensor(1 + normal(HIDDEN), "f32"),
+            "attn_q": Tensor(normal(QUERY, HIDDEN), "f16"),
+            "attn_k": Tensor(normal(KV, HIDDEN), "f16"),
+            "attn_v": Tensor(normal(KV, HIDDEN), "f16"),
+            "attn_output": Tensor(normal(HIDDEN, QUERY), "f16"),
+            "ffn_norm": Tensor(1 + normal(HIDDEN), "f32"),
+            "ffn_gate": Tensor(normal(model.ff, HIDDEN), "f16"),
+            "ffn_up": Tensor(normal(model.ff, HIDDEN), "f16"),
+            "ffn_down": Tensor(down, "f32"),
+        }
+        widths = {"attn_q": QUERY, "attn_k": KV, "attn_v": KV}
+        widths |= {"ffn_gate": model.ff, "ffn_up": model.ff, "ffn_down": HIDDEN}
+        biases = {name: Tensor(normal(width), "f32") for name, width in widths.items()}
+        tensors.update({f"blk.{layer}.{name}.weight": part for name, part in weights.items()})
+        tensors.update({f"blk.{layer}.{name}.bias": part for name, part in biases.items()})
     tensors["output_norm.weight"] = Tensor(1 + normal(HIDDEN), "f32")
     tensors["output.weight"] = Tensor(normal(VOCAB, HIDDEN), "f16")
     return tensors
@@ -264,7 +330,9 @@ MERGES = ["t h", "\u0120 a", "th e", "a b", "\u0120 t", "\u0120 the", "\u00c3 \u
 BOS, EOS = 0, 2
 
 
-def gguf(tensors):
+def gguf(model):
+    tensors = model.tensors
+
     def string(text):
         return struct.pack("<Q", len(text.encode())) + text.encode()
 
@@ -283,20 +351,20 @@ def gguf(tensors):
     types = [kind for _, kind in TOKENS]
     keys = {
         "general.architecture": text("llama"),
-        "general.name": text("tiny"),
+        "general.name": text(model.name),
         "llama.block_count": u32(LAYERS),
         "llama.context_length": u32(CONTEXT),
         "llama.embedding_length": u32(HIDDEN),
-        "llama.feed_forward_length": u32(FF),
+        "llama.feed_forward_length": u32(model.ff),
         "llama.attention.head_count": u32(HEADS),
         "llama.attention.head_count_kv": u32(KV_HEADS),
         "llama.attention.key_length": u32(HEAD_DIM),
         "llama.attention.layer_norm_rms_epsilon": f32(RMS_EPS),
         "llama.rope.dimension_count": u32(HEAD_DIM),
         "llama.rope.freq_base": f32(ROPE_BASE),
-        "llama.expert_count": u32(EXPERTS),
-        "llama.expert_used_count": u32(EXPERTS_USED),
-        "powerinfer.ffn_activation": text("drelu"),
+        "llama.expert_count": u32(model.experts),
+        "llama.expert_used_count": u32(1),
+        "powerinfer.ffn_activation": text(model.activation),
         "tokenizer.ggml.model": text("gpt2"),
         "tokenizer.ggml.pre": text("gpt-2"),
         "tokenizer.ggml.tokens": texts([token for token, _ in TOKENS]),
@@ -306,6 +374,8 @@ def gguf(tensors):
         "tokenizer.ggml.eos_token_id": u32(EOS),
         "tokenizer.ggml.add_bos_token": struct.pack("<IB", 7, 1),
     }
+    if model.is_dense:
+        del keys["llama.expert_count"], keys["llama.expert_used_count"]
     head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     head += b"".join(string(key) + value for key, value in keys.items())
     data, ids = b"", {"f32": 0, "f16": 1, "q4": 2, "q8": 8}
@@ -374,70 +444,81 @@ def tokenizer():
     return b"GNGLTOK1" + struct.pack("<14I", *fields) + body
 
 
-def down_unit(values, kind):
+def down_unit(model, layer, kind):
     """Smallest u with step * 2^held <= 2^27 * 2^u for every column's step, within -60 to 0."""
-    held = 10 if kind == "f16" else 13
-    columns = [values[expert, :, neuron] for expert in range(EXPERTS) for neuron in range(FF)]
+    held = 10 if kind == "f16" and not model.is_dense else 13
+    columns = [column for expert in range(model.experts) for column in model.down(layer, expert)[0]]
     step = max(float(column_step(column, kind)) for column in columns)
     mantissa, exponent = np.frexp(step)
     exponent = int(exponent) - (mantissa == 0.5) if step > 0 else 0
     return min(max(exponent + held - 27, -60), 0)
 
 
-def resident(tensors, down, weight, head):
-    def layer_tensor(layer, name):
-        return tensors[f"blk.{layer}.{name}.weight"]
+def resident(model, down, weight, head):
+    def layer_tensor(layer, name, kind="weight"):
+        return model.tensors[f"blk.{layer}.{name}.{kind}"]
 
     getcontext().prec = 60
     powers = [Decimal(-2 * index) / HEAD_DIM for index in range(HEAD_DIM // 2)]
     rope = [float(Decimal(ROPE_BASE) ** power) for power in powers]
-    downs = [layer_tensor(layer, "ffn_down_exps").values for layer in range(LAYERS)]
     parts = [
-        struct.pack(f"<{LAYERS}i", *(down_unit(values, down) for values in downs)),
+        struct.pack(f"<{LAYERS}i", *(down_unit(model, layer, down) for layer in range(LAYERS))),
         struct.pack(f"<{len(rope)}d", *rope),
     ]
     for layer in range(LAYERS):
-        qkv = [layer_tensor(layer, f"attn_{name}").matrix(weight) for name in "qkv"]
+        names = [f"attn_{name}" for name in "qkv"]
         parts += [
             layer_tensor(layer, "attn_norm").data,
-            b"".join(qkv),
+            b"".join(layer_tensor(layer, name).matrix(weight) for name in names),
+        ]
+        if model.is_dense:
+            parts.append(b"".join(layer_tensor(layer, name, "bias").data for name in names))
+        parts += [
             layer_tensor(layer, "attn_output").matrix(weight),
             layer_tensor(layer, "ffn_norm").data,
-            layer_tensor(layer, "ffn_gate_inp").data,
         ]
+        if model.is_dense:
+            order = model.down(layer, 0)[1]
+            parts += [
+                layer_tensor(layer, "ffn_gate", "bias").values[order].tobytes(),
+                layer_tensor(layer, "ffn_up", "bias").values[order].tobytes(),
+                layer_tensor(layer, "ffn_down", "bias").data,
+            ]
+        else:
+            parts.append(layer_tensor(layer, "ffn_gate_inp").data)
+    tensors = model.tensors
     parts += [tensors["output_norm.weight"].data, tensors["output.weight"].matrix(head)]
     return b"".join(padded(part, 64) for part in parts)
 
 
-def expert_records(tensors, layer, expert, kind, down_kind):
-    """Whole records share a block of 4 KiB; none of this model is larger than that."""
-    gate, up_, down = (
-        tensors[f"blk.{layer}.ffn_{name}_exps.weight"] for name in ("gate", "up", "down")
-    )
+def expert_records(model, layer, expert, kind, down_kind):
+    """Aligned: whole records share a block of 4 KiB; none is larger than that. Tight: all share all
+    blocks."""
+    gate, up_ = model.ffn(layer, "gate"), model.ffn(layer, "up")
     blocks = [b""]
-    for neuron in range(FF):
-        index = expert * FF + neuron
+    for neuron, (values, source) in enumerate(zip(*model.down(layer, expert))):
+        index = expert * model.ff + source
         record = tagged(gate.row(index, kind), GATE, neuron, layer, expert)
-        rest = up_.row(index, kind) + column(down.values[expert, :, neuron], down_kind)
+        rest = up_.row(index, kind) + column(values, down_kind)
         record += tagged(rest, REST, neuron, layer, expert)
-        if len(blocks[-1]) + len(record) > 4096:
+        if len(blocks[-1]) + len(record) > 4096 and not model.is_dense:
             blocks.append(b"")
         blocks[-1] += record
     return b"".join(padded(block, 4096) for block in blocks)
 
 
-def image(tensors, records, weight, head, embedding, down=None):
+def image(model, records, weight, head, embedding, down=None):
     own, down = down, down or records
-    embed = tensors["token_embd.weight"]
+    embed = model.tensors["token_embd.weight"]
     rows = [tagged(embed.row(token, embedding), EMBEDDING, token) for token in range(VOCAB)]
-    experts = [(layer, expert) for layer in range(LAYERS) for expert in range(EXPERTS)]
+    experts = [(layer, expert) for layer in range(LAYERS) for expert in range(model.experts)]
     words = tokenizer()
     sections = [
-        resident(tensors, down, weight, head),
+        resident(model, down, weight, head),
         words,
-        np.tile(np.arange(FF, dtype="<u4"), len(experts)).tobytes(),
+        b"".join(np.array(model.down(*expert)[1], "<u4").tobytes() for expert in experts),
         b"".join(rows),
-        b"".join(expert_records(tensors, *expert, records, down) for expert in experts),
+        b"".join(expert_records(model, *expert, records, down) for expert in experts),
     ]
     table, body = b"", b""
     for index, section in enumerate(sections):
@@ -445,13 +526,14 @@ def image(tensors, records, weight, head, embedding, down=None):
         crc = crc32c(section) if index < 3 else 0  # parts of the others carry tags
         table += struct.pack("<QQII", 4096 + len(body), len(section), crc, 0)
         body += section
-    shape = [LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, EXPERTS_USED, FF, VOCAB]
-    tied = 0
+    shape = [LAYERS, HIDDEN, HEADS, KV_HEADS, HEAD_DIM, model.experts, 1, model.stored_ff, VOCAB]
+    tied, window, attention_factor, packing = 0, 0, 0, int(model.is_dense)
     types = [TYPE_CODE[kind] for kind in (records, weight, head, embedding)]
     types[0] |= 0 if own is None else 256 * (1 + TYPE_CODE[own])
-    fields = struct.pack("<IQ64s", DRELU, 4096 + len(body), b"tiny")
+    fields = struct.pack("<IQ64s", model.activation_code, 4096 + len(body), model.name.encode())
     fields += struct.pack("<15I", *shape, tied, len(words), *types)
-    fields += struct.pack("<fII", RMS_EPS, CONTEXT, 0) + table
+    fields += struct.pack("<fII", RMS_EPS, CONTEXT, model.biases) + table
+    fields += struct.pack("<IfI", window, attention_factor, packing)
 
     def header(crc):
         version, layout = 1, 1
@@ -493,10 +575,11 @@ def odd_rows():
 
 
 def main():
-    tensors = model()
-    files = {"tiny.gguf": gguf(tensors)}
-    for name, types in IMAGES.items():
-        files[f"tiny.{name}.image"] = image(tensors, *types)
+    files = {}
+    for model, images in [(Model(is_dense=False), IMAGES), (Model(is_dense=True), DENSE_IMAGES)]:
+        files[f"{model.name}.gguf"] = gguf(model)
+        for name, types in images.items():
+            files[f"{model.name}.{name}.image"] = image(model, *types)
     rows = odd_rows()
     files["rows.f32"] = b"".join(row.astype("<f4").tobytes() for row in rows)
     files["rows.codes"] = b"".join(
