@@ -24,7 +24,10 @@ const IMAGES: [(&str, Types); 6] = [
     ("tiny.f16.image", Types { records: F16, down: F16, resident: Q4, head: Q8, embedding: Q4 }),
     ("tiny.q4-q8.image", Types { records: Q4, down: Q8, resident: Q8, head: F16, embedding: Q8 }),
     ("dense.q8.image", Types { records: Q8, down: Q8, resident: Q8, head: Q8, embedding: F16 }),
-    ("dense.q4-f16.image", Types { records: Q4, down: F16, resident: Q8, head: Q8, embedding: F16 }),
+    (
+        "dense.q4-f16.image",
+        Types { records: Q4, down: F16, resident: Q8, head: Q8, embedding: F16 },
+    ),
 ];
 
 fn data(name: &str) -> PathBuf {

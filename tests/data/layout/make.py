@@ -4,8 +4,8 @@
     python make.py
 
 Writes tiny.gguf and dense.gguf, their images, rows.f32 and rows.codes beside itself, the same bytes
-each time. It follows what src/image and src/forge/quantize.rs say of the format and shares no code with
-them. Layout 1 is frozen: if this script and `ganglion-forge pack` disagree, the packer is wrong.
+each time. It follows what src/image and src/forge say of the format and shares no code with them.
+Layout 1 is frozen: if this script and `ganglion-forge pack` disagree, the packer is wrong.
 """
 
 import struct
