@@ -35,16 +35,16 @@ impl RecordMap {
 
     /// Byte offset and length in the image of the blocks that hold a run.
     pub fn bytes(&self, run: &Run) -> (u64, usize) {
-        let start = self.start(run);
-        let end = round_up(start + u64::from(run.units) * self.record.unit_bytes, BLOCK_BYTES);
-        let first = start / BLOCK_BYTES * BLOCK_BYTES;
-        (first, (end - first) as usize)
+        let expert = u64::from(run.layer) * self.experts + u64::from(run.expert);
+        let first = self.first_block(run);
+        let end = u64::from(run.first_unit + run.units) * self.record.unit_bytes;
+        let length = round_up(end, BLOCK_BYTES) - first;
+        (self.records_offset + expert * self.expert_bytes + first, length as usize)
     }
 
-    fn start(&self, run: &Run) -> u64 {
-        let expert = u64::from(run.layer) * self.experts + u64::from(run.expert);
-        let offset = self.records_offset + expert * self.expert_bytes;
-        offset + u64::from(run.first_unit) * self.record.unit_bytes
+    /// Byte offset of a run's first block from its expert's, which begins a block.
+    fn first_block(&self, run: &Run) -> u64 {
+        u64::from(run.first_unit) * self.record.unit_bytes / BLOCK_BYTES * BLOCK_BYTES
     }
 
     /// Neurons of an expert.
@@ -66,9 +66,7 @@ impl RecordMap {
 
     /// The records from `neuron` on within the bytes of its run.
     pub fn records_from<'a>(&self, run: &Run, bytes: &'a [u8], neuron: u32) -> &'a [u8] {
-        let start = self.record.offset(u64::from(run.first_unit) * self.record.per_block);
-        let lead = self.start(run) % BLOCK_BYTES;
-        &bytes[(lead + self.record.offset(u64::from(neuron)) - start) as usize..]
+        &bytes[(self.record.offset(u64::from(neuron)) - self.first_block(run)) as usize..]
     }
 
     /// Verifies both tags of every record of a run.
